@@ -52,10 +52,9 @@ def bets_learner(world: World | str, *, seed: int = 0, **changes: Any) -> Ppo:
     rows = world.bars + 1  # the row after an end starts the next episode
     steps = {"ppo.n_steps": rows, "ppo.total_steps": 100 * 16 * rows}
     config = derive(TrainConfig().replace(**{**SMALL, **steps, **changes}))
-    task = Bets(world, batch=config.ppo.n_envs)
-    generators = Generators(seed)
-    agent = Agent(agent_spec(config, task), generators.stream("weights"))
-    return Ppo(task, agent, config, generators)
+    task = Bets(world, batch=config.ppo.n_envs, device=config.device)
+    agent = Agent(agent_spec(config, task), Generators(seed).stream("weights"))
+    return Ppo(task, agent.to(config.device), config, Generators(seed, device=config.device))
 
 
 def bets_policy(agent: Agent, world: World, shares: tuple[float, ...]) -> None:

@@ -312,6 +312,7 @@ def _single(draw: Draw) -> list[Case]:
         Case(twin.twin_distribution, (probs(B, 2, K), atoms), {"mode": "mixture"}, (0,), "mixture"),
         Case(twin.twin_loss, (normal(B, 2), normal(B, 2)), {}, (0, 1)),
         Case(risk.value_at_risk, (normal(B, N),), {"alpha": 0.3}, (0,)),
+        Case(risk.values_at_risk, (normal(B, N),), {"alphas": (0.3, 0.5)}, (0,)),
         Case(risk.categorical_value_at_risk, (probs(B, K), atoms), {"alpha": 0.3}, (1,)),
         Case(risk.categorical_cvar, (probs(B, K), atoms), {"alpha": 0.3}, (0,)),
         Case(risk.empirical_cvar, (normal(B, 9),), {"alpha": 0.3}, (0,), "plain"),

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from stormsail.core.clock import ManualClock
+from stormsail.core.errors import StormsailError
 from stormsail.execution.operator.dashboard.server import Dashboard
 from stormsail.execution.operator.dashboard.view import (
     DecisionRow,
@@ -53,10 +54,13 @@ class Desk:
 
     def __init__(self) -> None:
         self.shown = VIEW
+        self.problem: StormsailError | None = None
         self.killed: list[str] = []
         self.clock = ManualClock()
 
     def view(self) -> View:
+        if self.problem is not None:
+            raise self.problem
         return self.shown
 
     def kill(self, reason: str) -> None:

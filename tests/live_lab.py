@@ -8,6 +8,7 @@ import torch
 
 from execution_lab import quick_folder
 from stormsail.cli.trading import demo
+from stormsail.core.clock import Clock
 from stormsail.core.config import Config
 from stormsail.execution.ccxt_venue import CcxtVenue
 from stormsail.execution.config import TradingConfig
@@ -87,21 +88,26 @@ class LiveDesk:
             )
             self.book.tapes[market_id(symbol), str(self.panel.interval)] = candles_of(bars)
         self.exchange.deposit(dialect, "USDT", "100000")
-        self.venue = CcxtVenue(
-            "binanceusdm" if dialect == "perp" else "binance",
-            credentials=Credentials(Secret(API_KEY), Secret(API_SECRET), "test"),
-            clock=self.clock,
-            base_url="http://127.0.0.1:1",
-            budget=RateBudget(
-                folder / "budget", limit=2400 if dialect == "perp" else 6000, clock=self.clock
-            ),
-            streams=LoopbackStreams(self.exchange, dialect, self.clock),
-            adapter=in_process(self.exchange),
-        )
+        self.venue = self.open_venue()
         self.agent = demo.untrained_agent(self.panel, 0)
         self.switch = KillSwitch(folder, self.clock)
         self.seen: list[object] = []
         self.weights: Sequence[float] = [0.0] * symbols
+
+    def open_venue(self, clock: Clock | None = None) -> CcxtVenue:
+        """Return the account through a client of its own, of a machine with another clock."""
+        perp = self.dialect == "perp"
+        return CcxtVenue(
+            "binanceusdm" if perp else "binance",
+            credentials=Credentials(Secret(API_KEY), Secret(API_SECRET), "test"),
+            clock=clock or self.clock,
+            base_url="http://127.0.0.1:1",
+            budget=RateBudget(
+                self.folder / "budget", limit=2400 if perp else 6000, clock=self.clock
+            ),
+            streams=LoopbackStreams(self.exchange, self.dialect, self.clock),
+            adapter=in_process(self.exchange),
+        )
 
     def journal(self) -> Journal:
         now = self.clock.now_ns()

@@ -7,6 +7,7 @@ import pytest
 from axe_core_python.selenium import Axe
 
 from dashboard_lab import TOKEN, VIEW, Desk, dashboard
+from stormsail.core.errors import DataError
 
 DESKTOP, PHONE = 1280, 390
 
@@ -65,6 +66,16 @@ def test_a_change_appears_by_itself(opened, desk: Desk) -> None:
     desk.shown = replace(VIEW, state="REDUCING", state_reason="predicted tail beyond the limit")
     opened.until("return document.getElementById('state').textContent === 'REDUCING'")
     assert text(opened, "reason") == "predicted tail beyond the limit"
+
+
+def test_an_account_that_cannot_be_read_says_so_until_it_can(opened, desk: Desk) -> None:
+    desk.problem = DataError("data-write", wrong="w", found="<b>full</b>", remedy="Free room.")
+    opened.until("return document.getElementById('state').textContent === 'UNREADABLE'")
+    assert text(opened, "reason") == str(desk.problem)
+    assert opened.ask("return document.querySelector('#reason b')") is None
+    desk.problem = None
+    opened.until("return document.getElementById('state').textContent === 'ACTIVE'")
+    assert opened.ask("return document.getElementById('reason').hidden") is True
 
 
 def test_the_kill_button_needs_the_token(opened, desk: Desk) -> None:

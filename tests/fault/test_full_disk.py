@@ -18,7 +18,8 @@ from live_lab import CAPITAL, LiveDesk, settings
 from stormsail.cli.trading.session import Account, alone, trade
 from stormsail.cli.trading.watching import Watching
 from stormsail.core.clock import SystemClock
-from stormsail.core.errors import ConfigError
+from stormsail.core.errors import ConfigError, VenueError
+from stormsail.execution.connection.rate_budget import RateBudget
 from stormsail.execution.journal import NAME, Binding, Journal
 from stormsail.execution.journal.files import NoRoomError
 from stormsail.execution.kill_switch import KillSwitch
@@ -183,6 +184,20 @@ def test_the_kill_switch_is_tripped_on_a_full_disk_and_says_no_more_than_it_keep
     again = switch.trip(source="a test", words="now with room", way="flatten")
     assert again.way == "flatten"
     assert switch.read() == again
+
+
+def test_a_request_budget_that_cannot_be_written_sends_nothing_and_says_so(disk):
+    fill(disk)
+    budget = RateBudget(disk / "budget", limit=100, clock=SystemClock())
+    with pytest.raises(VenueError, match="No space left on device") as found:
+        budget.acquire(1.0)
+    assert found.value.code == "venue-rate-limit"
+    free(disk)
+    budget.acquire(1.0)
+    assert budget.used() > 0.0
+    fill(disk)
+    budget.acquire(1.0)  # its record has its place: no more room is needed
+    budget.close()
 
 
 def test_a_full_disk_lets_one_trader_alone_begin(disk):

@@ -98,8 +98,8 @@ LEVELS = (
         "levels-value-at-risk-of-unsorted-mass",
         "levels",
         TAIL,
-        "_rank_reaching(weight[order], alpha)",
-        "_rank_reaching(weight.expand(order.shape), alpha)",
+        "mass = None if weight is None else weight[order]",
+        "mass = None if weight is None else weight.expand(order.shape)",
         unit("levels", "test_the_value_at_risk_reads_by_mass"),
     ),
     Mutant(
@@ -187,8 +187,8 @@ LEVELS = (
         "levels-quartiles-of-equal-atoms",
         "levels",
         ROLLOUT,
-        "risk.value_at_risk(joint, alpha=level, weight=own)",
-        "risk.value_at_risk(joint, alpha=level)",
+        "alphas=(0.25, 0.5, 0.75), weight=own)",
+        "alphas=(0.25, 0.5, 0.75))",
         update("test_metrics_read_by_mass"),
     ),
     Mutant(

@@ -14,6 +14,14 @@ def full(*names: str) -> tuple[str, ...]:
 
 TRADER = (
     Mutant(
+        "a-signed-request-is-sent-before-clocks-agree",
+        "D9",
+        "cli/trading/live.py",
+        "        agreed_offset_ms(place, clock, config.feed)  # a signed request bears a time\n",
+        "",
+        integration("live_refusals", "test_a_clock_that_is_off_is_refused"),
+    ),
+    Mutant(
         "a-full-disk-ends-a-trader",
         "R4",
         "cli/trading/session.py",

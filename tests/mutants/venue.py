@@ -176,6 +176,17 @@ VENUES = (
         ),
     ),
     Mutant(
+        "a-budget-that-cannot-be-written-ends-a-trader",
+        "D10",
+        BUDGET,
+        "OSError as error:\n                raise _unkept_error",
+        "KeyError as error:\n                raise _unkept_error",
+        (
+            "tests/fault/test_full_disk.py::"
+            "test_a_request_budget_that_cannot_be_written_sends_nothing_and_says_so",
+        ),
+    ),
+    Mutant(
         "a-proxy-may-see-every-order",
         "E1",
         CLIENT,

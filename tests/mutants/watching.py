@@ -19,6 +19,14 @@ ATTACKERS = "test_no_attacker_changes_anything_by_any_route_and_method"
 
 WATCHING = (
     _own(
+        "an-account-that-cannot-be-read-ends-the-stream",
+        SERVER,
+        "except StormsailError as error:\n                    message",
+        "except KeyError as error:\n                    message",
+        "test_the_stream_tells_what_cannot_be_read_and_goes_on",
+        "dashboard",
+    ),
+    _own(
         "history-read-anew-at-every-look",
         HISTORY,
         "        if origin != self._origin:\n",

@@ -53,7 +53,7 @@ PUBLIC = {
         "categorical_risk_advantage categorical_value_at_risk cvar empirical_cvar "
         "empirical_cvar_error floor_share mixing_share pull_to_action risk_advantage "
         "shortfall_increment shortfall_level shrink_to_mean stratified_cvar_error value_at_risk "
-        "weighted_value_at_risk"
+        "values_at_risk weighted_value_at_risk"
     ),
     "stormsail.market": (
         "Bars Funding Interval MarketConfig Panel Simulator Span Store load_panel split_by_time"
@@ -184,6 +184,7 @@ SIGNATURES = {
         "floor_share": "gap, weight, *, errors",
         "pull_to_action": "advantage, probability, action, *, share",
         "shrink_to_mean": "advantage, weight, *, share",
+        "values_at_risk": "quantiles, *, alphas, weight=None",
         "weighted_value_at_risk": "sample, weight, *, alpha",
         "stratified_cvar_error": "sample, weight, stratum, *, alpha, level, draws, place=None, "
         "reach=1",

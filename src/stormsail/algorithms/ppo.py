@@ -43,6 +43,7 @@ from stormsail.algorithms.update.graphs import (
     COMPILER,
     CapturedRollout,
     Recorder,
+    captures,
     epochs_obstacle,
     rollout_obstacle,
     tell_eager,
@@ -139,11 +140,11 @@ class Ppo:
         self._own_task = task if group.size == 1 else part(task, group.columns(task.batch))
         self.history = history
         self.task, self.agent, self.config, self.generators = task, agent, config, generators
-        captures = task.device.type == "cuda" and config.cuda_graphs != "off"
-        obstacle = epochs_obstacle(config) if captures else None
+        captured = captures(task, config)
+        obstacle = epochs_obstacle(config) if captured else None
         if obstacle is not None:
             tell_eager("the epochs of an update", obstacle)
-        on_device = captures and obstacle is None
+        on_device = captured and obstacle is None
         noise = generators.stream("optimizer.noise")
         self.optimizer = build_optimizer(agent, config, noise, capturable=on_device)
         self.pipeline = build_pipeline(agent, self.optimizer, config)
@@ -161,9 +162,9 @@ class Ppo:
             self._epochs = DeviceEpochs(
                 agent, self.pipeline, config, entropy, captured=True, group=group
             )
-        self.recorder = Recorder(captured=captures)
+        self.recorder = Recorder(captured=captured)
         """Of what comes between rollout and epochs, and of metrics."""
-        self._captures_rollout = captures
+        self._captures_rollout = captured
         self._rollouts: CapturedRollout | None = None
         self._compiles = config.compile_update and task.device.type == "cpu"
         """Whether a part of an update that is met first is to be compiled."""

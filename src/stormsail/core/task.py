@@ -346,8 +346,13 @@ def draw_places(task: Task[State], state: State) -> Tensor | None:
     return places
 
 
-def with_batch(task: Task[State], batch: int) -> Task[State]:
+def with_batch(task: Task[State], batch: int, *, compiled: bool = False) -> Task[State]:
     """Return the same task with another number of environments; its data are shared.
+
+    Args:
+        task: which.
+        batch: how many environments.
+        compiled: whether its steps are compiled where those of the task are.
 
     Raises:
         LookupError: if the task cannot be had with another number.
@@ -356,6 +361,8 @@ def with_batch(task: Task[State], batch: int) -> Task[State]:
     if make is None:
         raise LookupError(f"{type(task).__name__} has a fixed number of environments")
     other: Task[State] = make(batch)
+    if compiled and getattr(task, "is_compiled", False):
+        other.compile()  # type: ignore[attr-defined]
     return other
 
 

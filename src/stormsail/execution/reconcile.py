@@ -57,8 +57,7 @@ def reconcile(
             the account.
         VenueError: if a question was not answered: unknown is not flat.
     """
-    offset = clock_offset_ms(venue, clock)
-    _check_offset(offset, feed)
+    offset = agreed_offset_ms(venue, clock, feed)
     markets = venue.markets(symbols)
     check_markets(markets)
     created = int(journal.meta("created_ms"))
@@ -91,7 +90,14 @@ def clock_offset_ms(venue: Venue, clock: Clock) -> float:
     return float(median(offsets))
 
 
-def _check_offset(offset: float, feed: Feed) -> None:
+def agreed_offset_ms(venue: Venue, clock: Clock, feed: Feed) -> float:
+    """Return how far this machine's clock is ahead of the venue's, in milliseconds.
+
+    Raises:
+        ConfigError: if it is so far off that requests may be refused, or bars misjudged.
+        VenueError: if the venue does not say what time it is.
+    """
+    offset = clock_offset_ms(venue, clock)
     if not abs(offset) <= feed.max_clock_offset_ms:
         raise ConfigError(
             "clock-offset",
@@ -100,6 +106,7 @@ def _check_offset(offset: float, feed: Feed) -> None:
             found=f"a difference of {offset:.0f} ms",
             remedy="Set the clock by a time server, then start again.",
         )
+    return offset
 
 
 def check_markets(markets: Mapping[str, Market]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from stormsail.core.graph_compiler import is_traced
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, clamp
-from stormsail.functional.kernels import quantile_pairs, traced_huber
+from stormsail.functional.kernels import quantile_pairs, row_sums, traced_huber
 from stormsail.functional.kernels.devices import may_launch
 from stormsail.functional.kernels.quantile_huber import QuantileHuber
 
@@ -131,6 +131,9 @@ def expectation(
     check.check_weight(weight, count=quantiles.shape[-1])
     if weight is None:
         return quantiles.mean(-1)
+    is_short = 0 < quantiles.shape[-1] <= row_sums.LONGEST
+    if is_short and may_launch(quantiles, weight) and not quantiles.requires_grad:
+        return row_sums.weighted(quantiles, weight)
     return (quantiles * weight.to(quantiles.dtype)).sum(-1)
 
 

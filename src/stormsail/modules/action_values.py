@@ -90,10 +90,13 @@ class ActionValues(nn.Module):
         self.register_buffer("shown", shown, persistent=False)
         self.shown: Tensor
         """1 for the columns that each value sees, [R, X]."""
+        self._hides = (*(False,) * (rewards - 1), bool(hidden))
 
     def value(self, x: Tensor, reward: int) -> Tensor:
         """Return the value of a state for one of the rewards, [*b]."""
-        out: Tensor = self.states[reward](x * self.shown[reward])[..., 0]
+        body, last = self.states[reward]
+        seen = body.seeing(self.shown[reward], x) if self._hides[reward] else body(x)
+        out: Tensor = last(seen)[..., 0]
         return out * self.unit[reward]
 
     def values(self, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from stormsail.functional.kernels.dense import dense
+from stormsail.functional.kernels.dense import ALIGNMENT, dense
 from stormsail.functional.kernels.devices import may_launch
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
@@ -55,6 +55,19 @@ def launches(layer: nn.Linear, x: Tensor) -> bool:
     """
     weight = layer.weight
     return torch.is_grad_enabled() and may_launch(x, weight) and weight.dtype == torch.float32
+
+
+def beside(layer: nn.Linear | None, features: Tensor, others: Tensor) -> Tensor:
+    """Return columns side by side, for a layer of as many inputs.
+
+    Where kernels of ours train it, zeros fill them up: a product of 262 columns takes three times
+    as long as one of 264. None is a layer of another kind.
+    """
+    parts = [features, others]
+    missing = -(features.shape[-1] + others.shape[-1]) % ALIGNMENT
+    if missing and layer is not None and launches(layer, features):
+        parts.append(features.new_zeros(*features.shape[:-1], missing))
+    return torch.cat(parts, -1)
 
 
 def last_layer(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -119,7 +132,25 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the last layer's activations, [..., width]."""
-        for layer in self.layers:
+        return self.behind(0, x)
+
+    @property
+    def squashed(self) -> nn.Linear | None:
+        """The first layer, if a tanh follows it."""
+        first = self.layers[0] if self.layers else None
+        return first if self._squashes and isinstance(first, nn.Linear) else None
+
+    def seeing(self, shown: Tensor, x: Tensor) -> Tensor:
+        """Return the same where only some columns are seen: `shown` is 1 for these, else 0, [I]."""
+        first = self.layers[0]
+        if not isinstance(first, nn.Linear):
+            return self(x * shown)
+        seen = nn.functional.linear(x, first.weight * shown, first.bias)
+        return self.behind(1, self.activation(seen))
+
+    def behind(self, first: int, x: Tensor) -> Tensor:
+        """Return what the layers from `first` on make of their input."""
+        for layer in self.layers[first:]:
             if self._squashes and isinstance(layer, nn.Linear) and launches(layer, x):
                 x = dense(x, layer.weight, layer.bias, tanh=True)
             else:

@@ -13,7 +13,7 @@ from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 from stormsail.modules.critics import Critic
 from stormsail.modules.encoders import build_encoder
 from stormsail.modules.images import ObservationParts
-from stormsail.modules.layers import Mlp, last_layer, linear
+from stormsail.modules.layers import Mlp, beside, last_layer, linear
 from stormsail.modules.memory import Memory
 
 ACTOR_GAIN = 0.01
@@ -199,8 +199,9 @@ class Network(nn.Module):
                 them, [..., P]. Others than the observed ones give the policy of an account that did
                 something else in the last step: what the memory holds is left as it is.
         """
-        if self.after_memory:
-            features = torch.cat((features, account), -1)
+        if self.after_memory:  # in one type: a product would round the account all the same
+            first = self.actor_body.squashed if self.actor_body.layers else self.actor_last
+            features = beside(first, features, account.to(features.dtype))
         parameters = last_layer(self.actor_last, self.actor_body(features))
         # probabilities and losses need more than bfloat16
         return parameters.to(self.actor_last.weight.dtype)

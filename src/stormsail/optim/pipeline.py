@@ -75,7 +75,7 @@ class GradientPipeline:
             with two differences: `.grad` stays raw, and on a CPU the noise, of the same
             distribution and from the same generator, is drawn by a counter. For the optimizers of
             this package with `variant="fixed"`, over float32 or float64, without a scaler or with
-            the default statistic and reference acting on the update. A step with a gradient missing
+            the default statistic acting on the update. A step with a gradient missing
             is done eagerly.
 
     Raises:

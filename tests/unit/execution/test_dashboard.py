@@ -12,7 +12,7 @@ import pytest
 
 from dashboard_lab import START, TOKEN, VIEW, Desk, dashboard
 from stormsail.core.clock import ManualClock
-from stormsail.core.errors import ConfigError, VenueError
+from stormsail.core.errors import ConfigError, DataError, VenueError
 from stormsail.execution.operator.dashboard.guard import (
     LOCKED_SECONDS,
     WRONG_TOKENS,
@@ -39,7 +39,7 @@ def running() -> Iterator[tuple[Desk, Dashboard]]:
 def desk(running: tuple[Desk, Dashboard]) -> Iterator[Desk]:
     desk, _ = running
     yield desk
-    desk.shown, desk.killed[:] = VIEW, []
+    desk.shown, desk.problem, desk.killed[:] = VIEW, None, []
     desk.clock.advance(LOCKED_SECONDS)
 
 
@@ -149,6 +149,38 @@ def test_health_tells_a_loop_that_hangs(running: tuple[Desk, Dashboard], desk: D
     assert ask(page, "GET", "/health", {}) == (200, "ACTIVE")
     desk.shown = replace(VIEW, health=replace(VIEW.health, heartbeat_age_s=15.1))
     assert ask(page, "GET", "/health", {}) == (503, "the loop has not turned for 15 s")
+
+
+FULL = DataError("data-write", wrong="it must be\nwritten", found="a full disk", remedy="Free it.")
+
+
+@pytest.mark.parametrize("path", ["/health", "/api/state"])
+def test_an_account_that_cannot_be_read_is_told_in_words(
+    running: tuple[Desk, Dashboard], desk: Desk, path: str
+) -> None:
+    _, page = running
+    desk.problem = FULL
+    assert ask(page, "GET", path, {}) == (503, str(FULL))
+    desk.problem = None
+    assert ask(page, "GET", path, {})[0] == 200
+
+
+def test_the_stream_tells_what_cannot_be_read_and_goes_on(
+    running: tuple[Desk, Dashboard], desk: Desk
+) -> None:
+    _, page = running
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
+    connection.request("GET", "/api/stream")
+    answer = connection.getresponse()
+    lines = iter(answer.readline, b"")
+    before = next(line for line in lines if line.startswith(b"data"))
+    desk.problem = FULL
+    assert next(line for line in lines if line.startswith(b"event")) == b"event: problem\n"
+    told = next(lines)
+    assert json.loads(told.removeprefix(b"data: ")) == str(FULL)
+    desk.problem = None
+    assert next(line for line in lines if line.startswith(b"data")) == before
+    connection.close()
 
 
 def guard(clock: ManualClock, *, open_reading: bool = True) -> Guard:

@@ -181,3 +181,14 @@ def test_weights_of_another_number_of_atoms_are_refused():
 def test_no_levels_are_refused():
     with pytest.raises(RangeError, match="`n` must be a whole number of at least 1; found 0"):
         quantile.tail_weights(0)
+
+
+@pytest.mark.parametrize("mass", [None, torch.tensor([0.1, 0.2, 0.3, 0.4])])
+def test_several_values_at_risk_are_those_of_each_level(mass):
+    atoms = torch.tensor([[3.0, -1.0, 2.0, 0.5], [1.0, math.nan, 0.0, 2.0]])
+    levels = (0.05, 0.25, torch.tensor(0.5), 1.0)
+    together = risk.values_at_risk(atoms, alphas=levels, weight=mass)
+    alone = [risk.value_at_risk(atoms, alpha=level, weight=mass) for level in levels]
+    wanted = torch.stack(alone, -1)
+    torch.testing.assert_close(together, wanted, rtol=0.0, atol=0.0, equal_nan=True)
+    assert together[0].tolist()[::3] == [-1.0, 3.0]

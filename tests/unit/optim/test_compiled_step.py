@@ -52,6 +52,7 @@ class Learner:
         dtype=torch.float64,
         kind=AdaptiveUPGD,
         scaler=True,
+        reference="absolute",
         device="cpu",
         **options,
     ):
@@ -71,7 +72,12 @@ class Learner:
         if scaler:
             named = [(name, p[name]) for name in "bca"]
             self.scaler = VarianceGradientScaler(
-                named, optimizer=self.optimizer, alpha=1.0, min_scaling_factor=0.01, warmup_steps=3
+                named,
+                optimizer=self.optimizer,
+                alpha=1.0,
+                min_scaling_factor=0.01,
+                warmup_steps=3,
+                reference=reference,
             )
         self.pipe = GradientPipeline(
             p.items(), self.optimizer, scaler=self.scaler, max_grad_norm=2.0, compiled=compiled
@@ -112,6 +118,13 @@ def assert_close(found, wanted, relative, **other):
         assert error <= allowed * size, (name, error, size)
 
 
+CHOICES = {
+    "scaler": {"kind": AdaptiveUPGD},
+    "median": {"kind": AdaptiveUPGD, "reference": "median"},
+    "no scaler": {"kind": UPGD, "scaler": False},
+}
+
+
 @pytest.fixture
 def counted_noise(monkeypatch):
     """Let the eager step draw as the compiled one does."""
@@ -127,10 +140,10 @@ def counted_noise(monkeypatch):
 @pytest.mark.parametrize(
     ("dtype", "relative"), [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=["64", "32"]
 )
-@pytest.mark.parametrize(("kind", "scaler"), [(AdaptiveUPGD, True), (UPGD, False)])
-def test_fifty_steps_are_the_eager_ones(counted_noise, dtype, relative, kind, scaler):
-    ours = Learner(compiled=True, dtype=dtype, kind=kind, scaler=scaler)
-    theirs = Learner(compiled=False, dtype=dtype, kind=kind, scaler=scaler)
+@pytest.mark.parametrize("options", CHOICES.values(), ids=CHOICES)
+def test_fifty_steps_are_the_eager_ones(counted_noise, dtype, relative, options):
+    ours = Learner(compiled=True, dtype=dtype, **options)
+    theirs = Learner(compiled=False, dtype=dtype, **options)
     for _ in range(50):
         found, wanted = ours.step(), theirs.step()
         for field, value in wanted._asdict().items():
@@ -291,13 +304,11 @@ def build(kind=AdaptiveUPGD, *, optimizer=None, scaler=None, dtype=torch.float32
         ),
         (
             {"scaler": {"statistic": "norm"}},
-            "a scaler with statistic='norm', reference='absolute', scope='per_tensor', "
-            "apply_to='update'",
+            "a scaler with statistic='norm', scope='per_tensor', apply_to='update'",
         ),
         (
             {"scaler": {"apply_to": "grad"}},
-            "a scaler with statistic='elementwise', reference='absolute', scope='per_tensor', "
-            "apply_to='grad'",
+            "a scaler with statistic='elementwise', scope='per_tensor', apply_to='grad'",
         ),
     ],
 )
@@ -313,7 +324,7 @@ def test_what_the_kernels_do_not_know_is_refused(given, found):
 @pytest.mark.parametrize("kind", [UPGD, UPGDW, AdaptiveUPGD])
 def test_the_whole_family_may_be_compiled(kind):
     build(kind)
-    build(kind, scaler={"apply_to": "update"})
+    build(kind, scaler={"apply_to": "update", "reference": "median"})
 
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -330,10 +341,10 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
     [(torch.float64, 1e-13, 1e-13), (torch.float32, 2e-6, 1.4e-5)],
     ids=["64", "32"],
 )
-@pytest.mark.parametrize(("kind", "scaler"), [(AdaptiveUPGD, True), (UPGD, False)])
-def test_fifty_steps_on_cuda_are_the_eager_ones(dtype, relative, second, kind, scaler):
-    ours = Learner(compiled=True, dtype=dtype, kind=kind, scaler=scaler, device="cuda")
-    theirs = Learner(compiled=False, dtype=dtype, kind=kind, scaler=scaler, device="cuda")
+@pytest.mark.parametrize("options", CHOICES.values(), ids=CHOICES)
+def test_fifty_steps_on_cuda_are_the_eager_ones(dtype, relative, second, options):
+    ours = Learner(compiled=True, dtype=dtype, device="cuda", **options)
+    theirs = Learner(compiled=False, dtype=dtype, device="cuda", **options)
     for _ in range(50):
         found, wanted = ours.step(), theirs.step()
         for field, value in wanted._asdict().items():

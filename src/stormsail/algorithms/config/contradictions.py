@@ -80,8 +80,8 @@ NEEDS = (
         ("optimizer.compiled",),
         "vgs.enabled",
         lambda config: not config.vgs.enabled or config.vgs.fits_compiled_step,
-        "Set `vgs.enabled` to false, or `vgs.statistic` to `elementwise`, `vgs.reference` to "
-        "`absolute` and `vgs.scope` to `per_tensor`",
+        "Set `vgs.enabled` to false, or `vgs.statistic` to `elementwise` and `vgs.scope` to "
+        "`per_tensor`",
         off=(False,),
     ),
     Needs(

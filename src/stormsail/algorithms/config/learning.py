@@ -419,7 +419,7 @@ class OptimizerConfig(Config):
     compiled: DerivedFlag = OPEN
     """Guard, scaler, clip and step in a few compiled kernels: the same numbers up to rounding, and
     on a CPU other draws of the noise. For the UPGD family; the scaler must be off or measure
-    `elementwise` against `absolute`, `per_tensor`. Derived: true on a GPU where all of that
+    `elementwise`, `per_tensor`. Derived: true on a GPU where all of that
     holds."""
 
 
@@ -462,8 +462,7 @@ class VgsConfig(Config):
     @property
     def fits_compiled_step(self) -> bool:
         """Whether the compiled step of the optimizer measures this."""
-        chosen = (self.statistic, self.reference, self.scope)
-        return chosen == ("elementwise", "absolute", "per_tensor")
+        return (self.statistic, self.scope) == ("elementwise", "per_tensor")
 
     @model_validator(mode="after")
     def _measured(self) -> Self:

@@ -83,8 +83,8 @@ class RiskConfig(Config):
     cvar_margin: NonNegative = 1.0
     """Standard errors of the estimated CVaR by which the form `critic` aims inside the limit; an
     error counts up to 15 % of the limit's size. Where episodes share what they draw, as bars of a
-    market, it is that of draws which share, and counts sqrt(2) times: other bars have one of their
-    own. More keeps the limit surer and costs mean."""
+    market, that is part of the error, and an error counts twice: other bars have one of their own.
+    More keeps the limit surer and costs mean."""
 
     cvar_trust: Literal["full", "verified"] = "verified"
     """How far the form `critic` follows what its critic says of single states where all actions are

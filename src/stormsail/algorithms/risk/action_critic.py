@@ -24,6 +24,7 @@ after every action, on the same draws.
 """
 
 import copy
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -33,7 +34,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from stormsail.algorithms.risk.branches import Branches
 from stormsail.algorithms.risk.rows import ROWS, RowMemory, Rows, scaled_account
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensors, like, row_fits
+from stormsail.algorithms.update.graphs import Recorder
 from stormsail.algorithms.update.rollout import Options, Rollout
+from stormsail.core.generators import Generators
 from stormsail.core.task import DiscreteActions
 from stormsail.functional import returns, risk
 from stormsail.modules.action_values import RETURN_INPUTS, ActionValues, about_mean, return_inputs
@@ -162,6 +165,22 @@ class Branched(NamedTuple):
 _States = TypeVar("_States", Followed, Branched)
 
 
+class Course(NamedTuple):
+    """All that the steps of one round of learning are made of."""
+
+    targets: Targets
+    orders: tuple[Tensor, ...]
+    """Of the remembered steps in each epoch, int64 [n]."""
+    followed: tuple[Followed | None, ...]
+    """States of each epoch, in its order."""
+    branched: tuple[Branched | None, ...]
+
+
+def first_weights(generators: Generators) -> torch.Generator:
+    """Return what draws the first weights, on the CPU: they are the same on every device."""
+    return Generators(generators.seed).stream("risk.weights")
+
+
 class ActionCritic:
     """Values of all actions, the averaged network that is asked for them, optimizer and memory.
 
@@ -171,11 +190,19 @@ class ActionCritic:
             those of the state, and steps of earlier policies count with the ratio of probabilities.
         gamma: discount of the task's own reward.
         rollouts: how many rollouts are remembered.
-        generator: of the first weights.
+        generator: of the first weights, on the CPU.
+        captured: whether the steps of a round of learning become a CUDA graph.
     """
 
     def __init__(
-        self, agent: Agent, *, actions: int, gamma: float, rollouts: int, generator: torch.Generator
+        self,
+        agent: Agent,
+        *,
+        actions: int,
+        gamma: float,
+        rollouts: int,
+        generator: torch.Generator,
+        captured: bool = False,
     ) -> None:
         width = agent.network.trunk.memory.width + len(agent.spec.observation_names) + RETURN_INPUTS
         self.gamma = gamma
@@ -188,10 +215,14 @@ class ActionCritic:
             generator=generator,
             hidden=self._account(agent) if actions > 1 else (),
         )
-        self.values.to(agent.network.actor_last.weight.device)
+        device = agent.network.actor_last.weight.device
+        self.values.to(device)
         self.averaged = copy.deepcopy(self.values).requires_grad_(requires_grad=False)
+        self._recorder = Recorder(captured=captured)
+        # a graph reads the rate where it is
+        self._rate = torch.tensor(RATE, device=device) if captured else None
         self.optimizer = torch.optim.AdamW(
-            self.values.parameters(), lr=RATE, weight_decay=DECAY, fused=True
+            self.values.parameters(), lr=RATE, weight_decay=DECAY, fused=True, capturable=captured
         )
         self.memory = RowMemory(rollouts)
         account = len(agent.spec.after_memory) if len(agent.network.grid) else 0
@@ -238,23 +269,33 @@ class ActionCritic:
         targets = self._targets(agent, rows, frame)
         self._set_unit(targets)
         for group in self.optimizer.param_groups:
-            group["lr"] = RATE * rate
+            group["lr"] = RATE * rate if self._rate is None else self._rate.fill_(RATE * rate)
         followed = None if rollout is None else self._followed(rollout, frame, generator)
         branched = None if branches is None else self._branched(rollout, branches, frame)
-        batches = -(-len(targets.weight) // BATCH)
+        course = _course(targets, followed, branched, generator)
+        error = self._recorder("the steps of the risk critic", self._fit, course, writes=self._own)
+        self.updates += 1
+        return error
+
+    def _own(self) -> Iterator[Tensor]:
+        """Yield all tensors that a step changes."""
+        yield from self.values.parameters()
+        yield from self.averaged.parameters()
+        for state in self.optimizer.state.values():
+            yield from state.values()
+
+    def _fit(self, course: Course) -> Tensor:
+        """Take all steps of a round; return their mean error."""
         errors = []
-        for _ in range(EPOCHS):
-            lesson = _lesson(targets, self._wanted(targets))
-            count = len(lesson.weight)
-            order = torch.randperm(count, generator=generator, device=generator.device)
-            chosen = order.to(lesson.weight.device).split(BATCH)
-            states = self._shuffled(followed, batches, generator)
-            ends = self._shuffled(branched, batches, generator)
+        epochs = zip(course.orders, course.followed, course.branched, strict=True)
+        for order, followed, branched in epochs:
+            lesson = _lesson(course.targets, self._wanted(course.targets))
+            chosen = order.split(BATCH)
+            states, ends = (_split(each, len(chosen)) for each in (followed, branched))
             errors += [
                 self._step(Lesson(*(column[part] for column in lesson)), state, end)
                 for part, state, end in zip(chosen, states, ends, strict=True)
             ]
-        self.updates += 1
         return torch.stack(errors).mean()
 
     @torch.no_grad()
@@ -324,18 +365,6 @@ class ActionCritic:
         )
         short = (branches.total - frame.level.double()).clamp(max=0.0)
         return Branched(own, about_mean(short).to(own.dtype))
-
-    @staticmethod
-    def _shuffled(
-        states: _States | None, batches: int, generator: torch.Generator
-    ) -> list[_States | None]:
-        """Return some of the states for each step of an epoch."""
-        if states is None:
-            return [None] * batches
-        count = min(len(states.own), batches * BATCH)
-        order = torch.randperm(len(states.own), generator=generator, device=generator.device)
-        chosen = order[:count].to(states.own.device).tensor_split(batches)
-        return [type(states)(*(column[part] for column in states)) for part in chosen]
 
     @torch.no_grad()
     def _wanted(self, targets: Targets) -> Tensor:
@@ -536,6 +565,40 @@ class ActionCritic:
             check_tensors(saved["table"], wanted, part="critic/memory")
 
 
+def _course(
+    targets: Targets,
+    followed: Followed | None,
+    branched: Branched | None,
+    generator: torch.Generator,
+) -> Course:
+    """Draw the order of every epoch, and the states that it looks at beside."""
+    count, device = len(targets.weight), targets.weight.device
+    rows = -(-count // BATCH) * BATCH
+    epochs = []
+    for _ in range(EPOCHS):
+        order = torch.randperm(count, generator=generator, device=generator.device)
+        states = _shuffled(followed, rows, generator)
+        epochs.append((order.to(device), states, _shuffled(branched, rows, generator)))
+    return Course(targets, *zip(*epochs, strict=True))
+
+
+def _shuffled(states: _States | None, most: int, generator: torch.Generator) -> _States | None:
+    """Return some of the states, in another order."""
+    if states is None:
+        return None
+    order = torch.randperm(len(states.own), generator=generator, device=generator.device)
+    chosen = order[:most].to(states.own.device)
+    return type(states)(*(column[chosen] for column in states))
+
+
+def _split(states: _States | None, parts: int) -> list[_States | None]:
+    """Return the states of each step of an epoch."""
+    if states is None:
+        return [None] * parts
+    pieces = zip(*(column.tensor_split(parts) for column in states), strict=True)
+    return [type(states)(*piece) for piece in pieces]
+
+
 def _lesson(targets: Targets, wanted: Tensor) -> Lesson:
     """Return what actions of the given worth, [n, K, R], teach about the states before them."""
     value = (targets.probability[..., None] * wanted).sum(1)
@@ -557,8 +620,9 @@ def _with_account(agent: Agent, seen: Tensor, account: Tensor) -> Tensor:
     names = agent.spec.observation_names
     columns = [names.index(name) for name in agent.spec.after_memory]
     replaced = seen[..., None, :].expand(*seen.shape[:-1], account.shape[-2], -1).clone()
-    if columns and account.shape[-1]:
-        replaced[..., columns] = account
+    if account.shape[-1]:
+        for place, column in enumerate(columns):  # an index would have to be copied to the device
+            replaced[..., column] = account[..., place]
     return replaced
 
 

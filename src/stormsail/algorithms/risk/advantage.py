@@ -42,7 +42,7 @@ def risk_advantage(
     estimates: Estimates,
     *,
     alpha: float,
-    level: float,
+    level: Tensor | float,
     trace: Trace | None = None,
 ) -> Tensor:
     """Return the risk advantage of each row, [T, B]; 0 for rows without weight.
@@ -56,7 +56,8 @@ def risk_advantage(
         rollout: the transitions.
         estimates: hold the distributional targets.
         alpha: share of worst outcomes.
-        level: value at risk of the outcomes, nu, in reward units.
+        level: value at risk of the outcomes, nu, in reward units; a tensor where it may change
+            in a captured graph.
         trace: of the `budget` form, sum one-step changes like this instead of reading the atoms of
             the critics' target.
     """
@@ -116,7 +117,7 @@ def _traced(
     )
 
 
-def _episode(rollout: Rollout, *, alpha: float, level: float) -> Tensor:
+def _episode(rollout: Rollout, *, alpha: float, level: Tensor | float) -> Tensor:
     """Return -(nu - D)_+ / alpha of the episode that each row belongs to, centred."""
     total = rollout.return_so_far.double() + rollout.reward.double()
     outcome = torch.full_like(total, torch.nan)

@@ -3,9 +3,10 @@
 from typing import Any
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.risk.action_critic import ActionCritic
+from stormsail.algorithms.risk.action_critic import ActionCritic, first_weights
 from stormsail.algorithms.risk.control import RiskControl
 from stormsail.algorithms.risk.limit import ROLLOUTS, LimitControl
+from stormsail.algorithms.update.graphs import captures
 from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task, account_names, episode_steps
@@ -50,16 +51,20 @@ def build_control(
         _check_unused(config)
     if whole and (learns or config.ppo.policy_gradient == "all_actions"):
         return LimitControl(config, task, agent, generators)
+    graphs = captures(task, config)
     if not learns:
-        return RiskControl(config) if config.risk.watches else None
+        return RiskControl(config, captured=graphs) if config.risk.watches else None
     critic = ActionCritic(
         agent,
         actions=1,
         gamma=config.ppo.gamma,
         rollouts=ROLLOUTS,
-        generator=generators.stream("risk.weights"),
+        generator=first_weights(generators),
+        captured=graphs,
     )
-    return RiskControl(config, critic, generators.stream("risk.memory"), episode_steps(task))
+    return RiskControl(
+        config, critic, generators.stream("risk.memory"), episode_steps(task), captured=graphs
+    )
 
 
 def _check_unused(config: TrainConfig) -> None:

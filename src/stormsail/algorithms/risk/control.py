@@ -19,6 +19,7 @@ from stormsail.algorithms.risk.multiplier import DualState, RiskDual
 from stormsail.algorithms.risk.saved import check_number
 from stormsail.algorithms.risk.window import EpisodeWindow, partial_sums
 from stormsail.algorithms.update.estimates import Estimates
+from stormsail.algorithms.update.graphs import Recorder
 from stormsail.algorithms.update.losses import legacy_cvar
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.config import Config
@@ -206,6 +207,7 @@ class RiskControl:
             taken action made; None for the other form.
         generator: of that critic's memory.
         horizon: steps of an episode; None where nothing says.
+        captured: whether what is made of a whole rollout becomes a CUDA graph.
     """
 
     def __init__(
@@ -214,8 +216,11 @@ class RiskControl:
         critic: ActionCritic | None = None,
         generator: torch.Generator | None = None,
         horizon: int | None = None,
+        *,
+        captured: bool = False,
     ) -> None:
         self.config = config
+        self._recorder = Recorder(captured=captured)
         self.critic, self._generator, self._horizon = critic, generator, horizon
         self.level = math.nan
         """nu of the shortfall that the critic learns; NaN without one."""
@@ -345,15 +350,23 @@ class RiskControl:
         if not (config.acts and tail.is_ready) or config.cvar_policy_mode == "critic_legacy":
             return torch.zeros_like(estimates.raw_advantage)
         lam = config.cvar_trace
-        return risk_advantage(
-            config.cvar_policy_mode,
-            agent,
-            rollout,
-            estimates,
-            alpha=config.cvar_alpha,
-            level=tail.level,
-            trace=None if lam == "target" else Trace(self.config.ppo.gamma, lam),
-        )
+        trace = None if lam == "target" else Trace(self.config.ppo.gamma, lam)
+
+        def advantage(given: tuple[Rollout, Estimates, Tensor]) -> Tensor:
+            rollout, estimates, level = given
+            return risk_advantage(
+                config.cvar_policy_mode,
+                agent,
+                rollout,
+                estimates,
+                alpha=config.cvar_alpha,
+                level=level,
+                trace=trace,
+            )
+
+        device = rollout.reward.device
+        level = torch.full((), tail.level, dtype=torch.float64, device=device)
+        return self._recorder("risk advantages", advantage, (rollout, estimates, level))
 
     def _learned(
         self, tail: Tail, rollout: Rollout, agent: Agent, rate: float
@@ -400,11 +413,10 @@ class RiskControl:
             term = legacy_cvar(
                 agent, rollout.predicted, alpha=config.cvar_alpha, estimator=config.cvar_estimator
             )
-            scale = 1.0
-        else:
-            term = advantage
-            scale = float(statistics.weighted_std(estimates.raw_advantage, weight))
-        return float(statistics.weighted_mean(term.double(), weight, empty=math.nan)), scale
+            return float(statistics.weighted_mean(term.double(), weight, empty=math.nan)), 1.0
+        given = (advantage, estimates.raw_advantage, weight)
+        term, scale = self._recorder("terms of risk", _mean_and_scale, given).tolist()
+        return term, scale
 
     def _weight(self, share: float, term: float, scale: float) -> float:
         """Return the fixed weight that acts: ramped, and bounded in itself and in its effect."""
@@ -453,6 +465,13 @@ class RiskControl:
         self.average = saved.average
         self.dual.restore(saved.dual)
         self.gate.restore(saved.gate)
+
+
+def _mean_and_scale(given: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Return the weighted mean of risk advantages, and the deviation of others, float64 [2]."""
+    advantage, raw, weight = given
+    mean = statistics.weighted_mean(advantage.double(), weight, empty=math.nan)
+    return torch.stack((mean, statistics.weighted_std(raw, weight).double()))
 
 
 T = TypeVar("T")

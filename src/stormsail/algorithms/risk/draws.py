@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.risk.saved import Fit, check_tensors, kind_of, like
+from stormsail.algorithms.update.graphs import Recorder
 from stormsail.algorithms.update.rollout import Options, Rollout
 from stormsail.core.task import DiscreteActions, Task, action_mask, with_batch
 from stormsail.modules.agent import Agent
@@ -27,6 +28,10 @@ CAPACITY = 16384
 
 RISKY_SHARE = 2.5
 """Replayed are, in turn, the worst draws: this many times alpha of all that are remembered."""
+
+
+PLAIN = Recorder(captured=False)
+"""Calls what it is given."""
 
 
 class Draws(NamedTuple):
@@ -232,35 +237,43 @@ class DrawMemory:
         steps: int,
         update: int,
         generators: tuple[torch.Generator, torch.Generator],
+        record: Recorder = PLAIN,
     ) -> None:
         """Play draws again with the present policy, side by side; renew their results.
 
         Args:
-            task: has `with_batch`.
+            task: has `with_batch`, or as many environments as draws.
             agent: draws the actions.
             chosen: from `risky`.
             steps: longest that an episode lasts.
             update: number of this update.
             generators: of actions, and of what the task draws beside the episode's own draws.
+            record: carries the steps out.
         """
-        kept, task = self._kept, with_batch(task, len(chosen))
+        kept, task = self._kept, _widened(task, len(chosen))
         kind = type(task.reset(torch.Generator(device=task.device).manual_seed(0))[0])
-        state = kind(*(column[chosen] for column in kept.state))
-        observation, memory = kept.observation[chosen], agent.initial_memory(task.batch)
-        total = torch.zeros(task.batch, dtype=torch.float64, device=task.device)
-        running = torch.ones(task.batch, dtype=torch.bool, device=task.device)
-        for _ in range(steps):
-            drawn = agent.draw(
-                agent.normalised(observation),
-                memory,
-                deterministic=False,
-                generator=generators[0],
-                mask=action_mask(task, state),
-            )
-            state, step = task.step(state, drawn.action, generators[1])
-            total += torch.where(running, step.reward.double(), 0.0)
-            running = running & ~(step.terminated | step.truncated)
-            observation, memory = step.observation, drawn.memory
+
+        def play(begun: Start) -> Tensor:
+            state, observation = kind(*begun.state), begun.observation
+            memory = agent.initial_memory(task.batch)
+            total = torch.zeros(task.batch, dtype=torch.float64, device=task.device)
+            running = torch.ones(task.batch, dtype=torch.bool, device=task.device)
+            for _ in range(steps):
+                drawn = agent.draw(
+                    agent.normalised(observation),
+                    memory,
+                    deterministic=False,
+                    generator=generators[0],
+                    mask=action_mask(task, state),
+                )
+                state, step = task.step(state, drawn.action, generators[1])
+                total += torch.where(running, step.reward.double(), 0.0)
+                running = running & ~(step.terminated | step.truncated)
+                observation, memory = step.observation, drawn.memory
+            return total
+
+        begun = Start(tuple(column[chosen] for column in kept.state), kept.observation[chosen])
+        total = record("replayed draws", play, begun)
         # a draw that was chosen several times gets its last result, in whatever order they are
         # written
         place = torch.arange(task.batch, device=task.device)
@@ -342,7 +355,7 @@ def held_returns(
     All of them are played side by side.
 
     Args:
-        task: has `with_batch`.
+        task: has `with_batch`, or an environment for every action of every episode.
         state: the task's own at the starts of the episodes, [n, ...] each.
         actions: [K], as `core.task.alternatives` takes them.
         steps: longest that an episode lasts.
@@ -351,7 +364,7 @@ def held_returns(
     count, kind = len(state[0]), cast("Callable[..., tuple[Tensor, ...]]", type(state))
     if count == 0:
         return torch.zeros(0, len(actions), dtype=torch.float64, device=task.device)
-    whole = with_batch(task, count * len(actions))
+    whole = _widened(task, count * len(actions))
     state = kind(*(column.repeat_interleave(len(actions), 0) for column in state))
     held = actions.repeat(count)
     held = held if isinstance(task.actions, DiscreteActions) else held[:, None]
@@ -362,6 +375,10 @@ def held_returns(
         total += torch.where(running, step.reward.double(), 0.0)
         running = running & ~(step.terminated | step.truncated)
     return total.reshape(count, len(actions))
+
+
+def _widened(task: Task[Any], batch: int) -> Task[Any]:
+    return task if task.batch == batch else with_batch(task, batch)
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:

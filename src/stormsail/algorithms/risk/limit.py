@@ -37,6 +37,7 @@ from stormsail.algorithms.risk.action_critic import (
     REWARD,
     ActionCritic,
     Frame,
+    first_weights,
     frame_of,
     recorded,
 )
@@ -57,9 +58,10 @@ from stormsail.algorithms.risk.control import (
 from stormsail.algorithms.risk.draws import CAPACITY, DrawMemory, held_returns
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensor
 from stormsail.algorithms.update.estimates import Estimates
+from stormsail.algorithms.update.graphs import Recorder, captures
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.generators import Generators
-from stormsail.core.task import DiscreteActions, Task, draw_places, episode_steps
+from stormsail.core.task import DiscreteActions, Task, draw_places, episode_steps, with_batch
 from stormsail.functional import policy, risk
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
@@ -73,6 +75,9 @@ spans rollouts."""
 
 UNLIMITED_CAPACITY = 512
 """Episodes that are remembered without a limit: only the spread of their returns is of use."""
+
+HELD_AT_ONCE = 4096
+"""Episodes that one graph plays with every held action, at most."""
 
 REPLAYED_ROUNDS = 2
 """Draws are replayed once in so many episodes."""
@@ -126,14 +131,14 @@ HELD = 5
 MOST_SHARE = 1.0 - 1e-3
 """Largest share x of the risk advantage."""
 
-OTHER_DRAWS = math.sqrt(2.0)
-"""Standard errors that a margin of one stands for where episodes share draws. Those of training are
-a sample, and so are the others that the agent meets: CVaR over as many of them is off by as much
-again, independently."""
+OTHER_DRAWS = 2.0
+"""Standard errors for each of the margin where episodes share draws. The agent meets others later,
+which are off themselves, and has learned from those of the estimate: on `crash` six agents had a
+CVaR on other bars that was away from the estimate by two errors, root mean square."""
 
 REACH = 2
-"""Episodes that begin less than so many lengths of one apart count as near each other where they
-share draws: half as many would halve the weight of those that share half of their bars."""
+"""Lengths of an episode within which two are near each other where they share draws: one alone
+would count two that share half of their bars by half of what they share."""
 
 NORMAL_95 = 1.959963984540054
 """Standard errors on either side of an estimate that hold 95 % of a normal distribution."""
@@ -179,7 +184,6 @@ class LimitControl:
         state = task.reset(spare)[0]
         self._state = type(state)
         self._errors = 1.0 if draw_places(task, state) is None else OTHER_DRAWS
-        """Standard errors for each of the margin's."""
         self.horizon = episode_steps(task) or 1
         self.rounds = math.ceil(self.horizon / config.ppo.n_steps)
         """Rollouts that an episode spans."""
@@ -188,8 +192,13 @@ class LimitControl:
             actions=len(agent.network.grid),
             gamma=config.ppo.gamma,
             rollouts=ROLLOUTS,
-            generator=generators.stream("risk.weights"),
+            generator=first_weights(generators),
+            captured=captures(task, config),
         )
+        streams = [self._stream(name) for name in ("replay", "task")]
+        self._recorder = Recorder(captured=captures(task, config), generators=streams)
+        self._sides: dict[int, Task[Any]] = {}
+        """The task for so many episodes side by side, where they are played by a graph."""
         limited = config.risk.cvar_limit is not None
         self.branches = (
             limited and measure_account_share(task, self.grid, steps=self.horizon) >= LEAST_SHARE
@@ -265,12 +274,13 @@ class LimitControl:
         self.draws.score_new(self._held)
         if len(self.draws) >= self.task.batch:
             self.draws.replay(
-                self.task,
+                self._side(REPLAYED),
                 agent,
                 self.draws.risky(REPLAYED, self.config.risk.cvar_alpha),
                 steps=self.horizon,
                 update=self.updates,
                 generators=(self._stream("replay"), self._stream("task")),
+                record=self._recorder,
             )
 
     @property
@@ -289,13 +299,40 @@ class LimitControl:
 
     def _held(self, state: tuple[Tensor, ...]) -> Tensor:
         """Return what actions make of episodes if held throughout, [n, K]."""
+        if not self._recorder.captured:
+            return self._hold(state)
+        # a graph has one number of episodes: the last one stands in for those that are missing
+        count = min(self.task.batch, HELD_AT_ONCE)
+        place = torch.arange(-(-len(state[0]) // count) * count, device=self.task.device)
+        parts = [
+            self._recorder(
+                "draws whose actions are held",
+                self._hold,
+                tuple(column[chosen] for column in state),
+            ).clone()
+            for chosen in place.clamp(max=len(state[0]) - 1).split(count)
+        ]
+        return torch.cat(parts)[: len(state[0])]
+
+    def _hold(self, state: tuple[Tensor, ...]) -> Tensor:
         return held_returns(
-            self.task,
+            self._side(len(state[0]) * len(self._held_actions)),
             self._state(*state),
             self._held_actions,
             steps=self.horizon,
             generator=self._stream("task"),
         )
+
+    def _side(self, count: int) -> Task[Any]:
+        """Return the task for so many episodes; where a graph plays them compiled as the task is.
+
+        They are kept then: there are two such numbers, and to compile one takes seconds.
+        """
+        if not self._recorder.captured:
+            return with_batch(self.task, count)
+        if count not in self._sides:
+            self._sides[count] = with_batch(self.task, count, compiled=True)
+        return self._sides[count]
 
     def _stream(self, name: str) -> torch.Generator:
         return self.generators.stream(f"risk.{name}")

@@ -187,6 +187,7 @@ def scaled_account(agent: Agent, account: Tensor) -> Tensor:
     if not columns or account.shape[-1] == 0:  # what other actions make of it is not recorded
         return account[..., :0]
     whole = account.new_zeros(*account.shape[:-1], len(names))
-    whole[..., columns] = account
+    for place, column in enumerate(columns):  # an index would have to be copied to the device
+        whole[..., column] = account[..., place]
     scaled: Tensor = agent.observation_scale(whole)
-    return scaled[..., columns]
+    return torch.stack([scaled[..., column] for column in columns], -1)

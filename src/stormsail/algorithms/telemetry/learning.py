@@ -21,9 +21,16 @@ STOP_RULES = ("", "absolute", "consecutive", "fraction")
 """Rules that end the epochs; `train/kl_stop_reason` is the place in this list."""
 
 
-def losses(ppo: Ppo, update: Update) -> Values:
+def summed(reports: list[MinibatchReport]) -> Sums:
+    """Return the sums over all minibatches; the largest of what is a maximum."""
+    columns = zip(*(report.sums for report in reports), strict=True)
+    total = Sums(*(torch.stack(column).sum(0) for column in columns))
+    largest_one = torch.stack([report.sums.log_ratio_max for report in reports]).max()
+    return total._replace(log_ratio_max=largest_one)
+
+
+def losses(ppo: Ppo, update: Update, sums: Sums) -> Values:
     """Return the mean of every term of the loss over all samples of all epochs."""
-    sums = _summed(update.learned.minibatches)
     now = update.now
 
     def average(part: Tensor) -> Tensor:
@@ -57,9 +64,8 @@ def losses(ppo: Ppo, update: Update) -> Values:
     return values
 
 
-def ratios(update: Update) -> Values:
+def ratios(sums: Sums) -> Values:
     """Return statistics of the probability ratios."""
-    sums = _summed(update.learned.minibatches)
     log_mean, excess = (share(part, sums.weight) for part in (sums.log_ratio, sums.ratio_excess))
     log_square = share(sums.log_ratio_square, sums.weight)
     excess_square = share(sums.ratio_excess_square, sums.weight)
@@ -80,9 +86,8 @@ def ratios(update: Update) -> Values:
     }
 
 
-def divergence(ppo: Ppo, update: Update) -> Values:
+def divergence(ppo: Ppo, update: Update, sums: Sums) -> Values:
     """Return the KL divergence of the update and the state of its control."""
-    sums = _summed(update.learned.minibatches)
     seen = torch.tensor(update.learned.divergence, dtype=torch.float64)
     every = torch.ones_like(seen, dtype=torch.bool)
     config, control = ppo.config.kl, ppo.kl
@@ -106,14 +111,13 @@ def divergence(ppo: Ppo, update: Update) -> Values:
     }
 
 
-def adversary(ppo: Ppo, update: Update) -> Values:
+def adversary(ppo: Ppo, update: Update, sums: Sums) -> Values:
     """Return what the adversary did, over all epochs; nothing without one."""
     config = ppo.config.adversary
     if not config.acts:
         return {}
     if config.attacks_rollouts:
         return _forger(ppo, update)
-    sums = _summed(update.learned.minibatches)
 
     def average(part: Tensor) -> Tensor:
         return share(part, sums.attacked)
@@ -158,12 +162,11 @@ def _forger(ppo: Ppo, update: Update) -> Values:
     }
 
 
-def steps(ppo: Ppo, update: Update) -> Values:
+def steps(ppo: Ppo, update: Update, sums: Sums) -> Values:
     """Return the number and size of minibatches and steps."""
     learned, config = update.learned, ppo.config.ppo
     length = config.sequence_length or config.n_steps
     taken = [report for report in learned.minibatches if not report.skipped]
-    sums = _summed(learned.minibatches)
     stepped = _stepped(learned)
     return {
         "train/epochs": float(learned.epochs),
@@ -290,11 +293,3 @@ def _stepped(learned: EpochReport) -> Tensor:
 
 def _stacked(parts: list[Tensor], like: Tensor) -> Tensor:
     return torch.stack(parts).double() if parts else torch.zeros_like(like, dtype=torch.float64)
-
-
-def _summed(reports: list[MinibatchReport]) -> Sums:
-    """Return the sums over all minibatches; the largest of what is a maximum."""
-    columns = zip(*(report.sums for report in reports), strict=True)
-    total = Sums(*(torch.stack(column).sum(0) for column in columns))
-    largest_one = torch.stack([report.sums.log_ratio_max for report in reports]).max()
-    return total._replace(log_ratio_max=largest_one)

@@ -150,13 +150,14 @@ def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
         None if update.risk is None else update.risk.risk,
     )
     on_device = ppo.recorder("metrics", partial(measured, ppo), seen)
+    sums = learning.summed(update.learned.minibatches)
     values: Values = {
-        **learning.losses(ppo, update),
-        **learning.ratios(update),
-        **learning.divergence(ppo, update),
-        **learning.steps(ppo, update),
+        **learning.losses(ppo, update, sums),
+        **learning.ratios(sums),
+        **learning.divergence(ppo, update, sums),
+        **learning.steps(ppo, update, sums),
         **learning.gradients(ppo, update),
-        **learning.adversary(ppo, update),
+        **learning.adversary(ppo, update, sums),
         **rollout.grouped(update),
         **rollout.spreads(ppo),
         **schedules(ppo, update),

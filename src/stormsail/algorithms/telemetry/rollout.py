@@ -251,9 +251,8 @@ def _quartiles(agent: Agent, seen: Seen) -> Values:
         )
     else:
         own = agent.network.critic.weights()
-        low, middle, high = (
-            risk.value_at_risk(joint, alpha=level, weight=own) for level in (0.25, 0.5, 0.75)
-        )
+        levels = risk.values_at_risk(joint, alphas=(0.25, 0.5, 0.75), weight=own)
+        low, middle, high = levels.unbind(-1)
     width = mean(high - low, weight)
     return {
         "train/value_quantile_p50": agent.return_scale.decode(mean(middle, weight)),

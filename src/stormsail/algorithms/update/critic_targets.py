@@ -4,6 +4,8 @@ Targets are computed in reward units, bootstrapped from the predicted return dis
 next state, and encoded with the return scale that the heads are trained in.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -131,27 +133,42 @@ def _levels(agent: Agent, predicted: Tensor) -> Tensor:
     return agent.network.critic.levels().to(predicted.dtype)
 
 
-def losses_and_linear(
-    agent: Agent, predicted: Tensor, target: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """Return `losses`, and the share of pairs in the linear part of the quantile loss, [*b].
+class Seen(NamedTuple):
+    """What the loss of quantile critics says of them on the way."""
 
-    The share is None where it is no by-product of the loss: of other critics, and of calls on a
-    CPU.
+    linear: Tensor
+    """Share of pairs in the linear part of the loss, [*b]."""
+    crossing: Tensor
+    """Share of neighbouring quantiles in the wrong order, [*b]."""
+    means: Tensor
+    """Of each critic's distribution, normalised, [*b, C]."""
+
+
+def losses_and_seen(agent: Agent, predicted: Tensor, target: Tensor) -> tuple[Tensor, Seen | None]:
+    """Return `losses`, and what they say on the way.
+
+    That is None where it is no by-product of the loss: of other critics, and of calls on a CPU.
     """
     critic, launches = agent.spec.critic, may_launch(predicted, target)
     is_by_product = launches or (is_traced() and predicted.device.type == "cpu")
     if critic.kind != "quantile" or not is_by_product:
         return losses(agent, predicted, target), None
-    kernel = quantile_pairs if launches else traced_huber
-    by_critic, linear = kernel.huber_loss_and_active(
-        predicted,
-        target[..., None, :].expand(*predicted.shape[:-1], target.shape[-1]),
-        _levels(agent, predicted),
-        critic.huber_kappa,
-        atom_weights(agent, target),
+    critics, wide = agent.network.critic, target[..., None, :]
+    wide = wide.expand(*predicted.shape[:-1], target.shape[-1])
+    shared = (wide, _levels(agent, predicted), critic.huber_kappa, atom_weights(agent, target))
+    if not launches:
+        by_critic, linear = traced_huber.huber_loss_and_active(predicted, *shared)
+        given = predicted.detach()
+        crossing = quantile.crossing_fraction(given).mean(-1)
+        return by_critic.to(given.dtype), Seen(
+            linear.mean(-1).to(given.dtype), crossing, critics.means(given)
+        )
+    level_mass = critics.weights()
+    by_critic, seen = quantile_pairs.huber_loss_and_seen(
+        predicted, *shared, None if level_mass is None else level_mass.to(predicted.dtype)
     )
-    return by_critic.to(predicted.dtype), linear.mean(-1).to(predicted.dtype)
+    active, crossed, means = (part.to(predicted.dtype) for part in seen)
+    return by_critic.to(predicted.dtype), Seen(active.mean(-1), crossed.mean(-1), means)
 
 
 def clipped_losses(

@@ -14,7 +14,7 @@ same numbers. What is drawn while a graph is made is put back.
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -185,40 +185,52 @@ class Recorder:
 
     The tensors of the first call become the places that the graph reads; those of a later call are
     copied there, unless they are there already, as the results of other graphs are. What else a
-    function reads (weights, statistics) must stay in place, and it must write nothing. A number
+    function reads (weights, statistics) must stay in place, and it must write nothing but what it
+    says. A number
     that may change has to be a tensor, so a float is refused; flags, names and None belong to the
     function: with others it is recorded anew. Results are overwritten by the next call.
 
     Args:
         captured: whether there is a device to record for; otherwise functions are called.
+        generators: all that functions draw from.
     """
 
-    def __init__(self, *, captured: bool) -> None:
-        self._captured = captured
+    def __init__(self, *, captured: bool, generators: Sequence[torch.Generator] = ()) -> None:
+        self.captured = captured
+        self._generators = generators
         self._known: dict[str, _Recording] = {}
         self._eager: set[str] = set()
 
-    def __call__(self, part: str, function: Callable[[Given], Result], given: Given) -> Result:
+    def __call__(
+        self,
+        part: str,
+        function: Callable[[Given], Result],
+        given: Given,
+        *,
+        writes: Callable[[], Iterable[Tensor]] = tuple,
+    ) -> Result:
         """Return the function's result.
 
         Args:
             part: what the function is, for the line that says why it is not recorded.
             function: never waits for the device and is the same in every call of this part.
             given: all that changes: a nest of tables, tuples, data classes and tensors.
+            writes: returns all tensors that it changes; those that it makes begin with zeros.
 
         Raises:
             TypeError: if a number is given that is no tensor.
         """
         tensors: list[Tensor] = []
         form = _form(given, tensors)
-        if not self._captured or part in self._eager:
+        if not self.captured or part in self._eager:
             return function(given)
         known = self._known.get(part)
         if known is None or known.form != form:
             self._known.pop(part, None)  # frees the memory of its graph
             placed = _apart(given, set())
             try:
-                graph = Graph(lambda: function(placed), [])
+                with _undone(writes):
+                    graph = Graph(lambda: function(placed), self._generators)
             except RuntimeError as error:
                 tell_eager(part, str(error).splitlines()[0])
                 self._eager.add(part)
@@ -229,6 +241,20 @@ class Recorder:
         move_into(known.places, tensors)
         result: Result = known.run()
         return result
+
+
+@contextmanager
+def _undone(writes: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
+    """Put tensors back to what they were; those that are new to 0."""
+    # a copy with a gradient's path would tie what is recorded to the stream of this line
+    kept = {id(tensor): tensor.detach().clone() for tensor in writes()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor in writes():
+                before = kept.get(id(tensor))
+                tensor.zero_() if before is None else tensor.copy_(before)
 
 
 def _form(value: Any, tensors: list[Tensor]) -> Hashable:  # noqa: ANN401 - a nest
@@ -276,6 +302,11 @@ def move_into(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for kind in dict.fromkeys(place.dtype for place, _ in moved):  # few kernels
         own = [pair for pair in moved if pair[0].dtype == kind]
         torch._foreach_copy_([place for place, _ in own], [value for _, value in own])
+
+
+def captures(task: Task[Any], config: TrainConfig) -> bool:
+    """Return whether parts of an update are captured where they can be."""
+    return task.device.type == "cuda" and config.cuda_graphs != "off"
 
 
 def rollout_obstacle(task: Task[Any], config: TrainConfig) -> str | None:

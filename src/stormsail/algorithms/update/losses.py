@@ -202,9 +202,9 @@ def batch_sums(
     entropy = _entropy(agent, parameters, config, generator)
     unit = imitation_unit(batch, now, config) if imitation is None else imitation
     imitated = _imitation(log_prob, batch.advantage, now, config) / unit
-    value, by_critic, vf_clipped, linear = _value_terms(agent, predicted, batch, now, config)
+    value, by_critic, vf_clipped, seen = _value_terms(agent, predicted, batch, now, config)
     if predicted is not critic:  # what is reported is of clean observations
-        linear = None
+        seen = None
     loss = now.vf_coef * value
     if not is_zero(now.legacy_risk):
         loss = loss - now.legacy_risk * legacy_cvar(
@@ -233,7 +233,7 @@ def batch_sums(
         "bc": imitated,
         "vf_clipped": vf_clipped,
         **_ratio_columns(log_ratio.detach(), bounded.detach(), now),
-        **_critic_columns(agent, critic.detach(), batch, linear),
+        **_critic_columns(agent, critic.detach(), batch, seen),
     }
     totals = _totals(torch.stack(list(columns.values())), weight)
     return Sums(
@@ -282,7 +282,7 @@ def _fused_sums(
         extreme=EXTREME_LOG_RATIO,
     )
     weight = seen.used
-    value, by_critic, vf_clipped, linear = _value_terms(agent, predicted, batch, now, config)
+    value, by_critic, vf_clipped, by_loss = _value_terms(agent, predicted, batch, now, config)
     loss = now.vf_coef * value
     if not is_zero(now.legacy_risk):
         risk_config = config.risk
@@ -292,7 +292,7 @@ def _fused_sums(
     columns = {
         "value": value,
         "vf_clipped": vf_clipped,
-        **_critic_columns(agent, predicted.detach(), batch, linear),
+        **_critic_columns(agent, predicted.detach(), batch, by_loss),
     }
     totals = _totals(torch.stack(list(columns.values())), weight)
     named = {name: part for name, part in seen._asdict().items() if name in Sums._fields}
@@ -465,15 +465,20 @@ def _ratio_columns(log_ratio: Tensor, bounded: Tensor, now: Scheduled) -> dict[s
 
 
 def _critic_columns(
-    agent: Agent, predicted: Tensor, batch: Batch, linear: Tensor | None
+    agent: Agent, predicted: Tensor, batch: Batch, seen: critic_targets.Seen | None
 ) -> dict[str, Tensor]:
-    """Return statistics of the predictions, [L, n] each; the share of linear pairs if not given."""
-    means = agent.network.critic.means(predicted)
-    gap = (means.amax(-1) - means.amin(-1)) * agent.return_scale.std.to(means.dtype)
+    """Return statistics of the predictions, [L, n] each, if the loss has not `seen` them."""
+    if seen is None:
+        seen = critic_targets.Seen(
+            linear=_huber_linear(agent, predicted, batch),
+            crossing=_crossing(agent, predicted),
+            means=agent.network.critic.means(predicted),
+        )
+    gap = seen.means.amax(-1) - seen.means.amin(-1)
     return {
-        "huber_linear": _huber_linear(agent, predicted, batch) if linear is None else linear,
-        "crossing": _crossing(agent, predicted),
-        "value_gap": gap,
+        "huber_linear": seen.linear,
+        "crossing": seen.crossing,
+        "value_gap": gap * agent.return_scale.std.to(gap.dtype),
     }
 
 
@@ -557,26 +562,26 @@ def _value_losses(
 
 def _value_terms(
     agent: Agent, predicted: Tensor, batch: Batch, now: Scheduled, config: TrainConfig
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor, critic_targets.Seen | None]:
     """Return the critics' loss of each sample, that of each critic, and where clipping was worse.
 
-    Last the share of linear pairs, where it is a by-product.
+    Last what the loss has seen on the way.
     """
-    by_critic, clipped_by_critic, linear = _measured_losses(agent, predicted, batch, now, config)
+    by_critic, clipped_by_critic, seen = _measured_losses(agent, predicted, batch, now, config)
     value = twin.twin_loss(by_critic, clipped_by_critic)
     clipped = (clipped_by_critic > by_critic).to(value.dtype).mean(-1)
-    return value, by_critic, clipped, linear
+    return value, by_critic, clipped, seen
 
 
 def _measured_losses(
     agent: Agent, predicted: Tensor, batch: Batch, now: Scheduled, config: TrainConfig
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return `_value_losses`, and the share of linear pairs where it is a by-product."""
-    plain, linear = critic_targets.losses_and_linear(agent, predicted, batch.target)
+) -> tuple[Tensor, Tensor, critic_targets.Seen | None]:
+    """Return `_value_losses`, and what they have seen on the way."""
+    plain, seen = critic_targets.losses_and_seen(agent, predicted, batch.target)
     if not now.clips_values:
-        return plain, plain, linear
+        return plain, plain, seen
     clipped = critic_targets.clipped_losses(agent, predicted, batch.predicted, batch.target, config)
-    return plain, clipped, linear
+    return plain, clipped, seen
 
 
 def _huber_linear(agent: Agent, predicted: Tensor, batch: Batch) -> Tensor:

@@ -119,6 +119,11 @@ class EnvState(NamedTuple):
     """Steps of it, int64 [B]."""
 
 
+LARGE = 1 << 17
+"""Numbers of a column from which on it is copied by itself: a call for many columns has too few
+programs for a large one."""
+
+
 class _Table:
     """Columns [T, B, ...] that are written row by row, in memory that is taken once.
 
@@ -130,6 +135,7 @@ class _Table:
         self._rows = rows
         self.columns: dict[str, Tensor] = {}
         self._groups: list[tuple[list[str], list[tuple[Tensor, ...]]]] = []
+        self._large: dict[str, tuple[Tensor, ...]] = {}
 
     def write(self, t: int, row: dict[str, Tensor]) -> None:
         """Write a row; the first one fixes shapes and types."""
@@ -137,13 +143,17 @@ class _Table:
             self._open(row)
         for names, places in self._groups:  # one call for a type: few kernels on a GPU
             torch._foreach_copy_([own[t] for own in places], [row[name] for name in names])
+        for name, places in self._large.items():
+            places[t].copy_(row[name])
 
     def _open(self, row: dict[str, Tensor]) -> None:
         self.columns = {
             name: value.new_empty(self._rows, *value.shape) for name, value in row.items()
         }
-        for kind in dict.fromkeys(value.dtype for value in row.values()):
-            names = [name for name, value in row.items() if value.dtype == kind]
+        small = {name: value for name, value in row.items() if value.numel() < LARGE}
+        self._large = {name: self.columns[name].unbind() for name in row if name not in small}
+        for kind in dict.fromkeys(value.dtype for value in small.values()):
+            names = [name for name, value in small.items() if value.dtype == kind]
             self._groups.append((names, [self.columns[name].unbind() for name in names]))
 
 

@@ -62,6 +62,7 @@ def live(
     Ctrl-C ends it and leaves positions with their protective stops; the same command goes on.
     """
     from stormsail.core.clock import SystemClock
+    from stormsail.execution.reconcile import agreed_offset_ms
     from stormsail.execution.secrets import redacted_logs
 
     load_plugins(plugin)
@@ -74,6 +75,7 @@ def live(
     credentials = credentials_of(venue, keys)
     with redacted_logs(credentials):
         place = connect(venue, chosen, clock, credentials)
+        agreed_offset_ms(place, clock, config.feed)  # a signed request bears a time
         for words in _checked_key(place):
             typer.echo(f"warning: {words}", err=True)
         traded = capital * share

@@ -94,7 +94,8 @@ class RateBudget:
             patience_s: longest time to wait.
 
         Raises:
-            VenueError: `venue-ban` or `venue-rate-limit`; then nothing must be sent.
+            VenueError: `venue-ban`, or `venue-rate-limit`, also where the budget cannot be written;
+                then nothing must be sent.
         """
         deadline = self._now_s() + patience_s
         while True:
@@ -193,7 +194,10 @@ class RateBudget:
             yield state
             state.written_s = self._now_s()
             data = json.dumps(vars(state)).encode().ljust(_RECORD_BYTES)
-            os.pwrite(self._descriptor, data, 0)
+            try:
+                os.pwrite(self._descriptor, data, 0)
+            except OSError as error:
+                raise _unkept_error(error) from error
             self._known = data, state
 
     @contextlib.contextmanager
@@ -245,6 +249,15 @@ def _ban_error(until_ms: int) -> VenueError:
         found=f"a ban until {iso(until_ms)}",
         remedy="Nothing was sent. Wait until then, and stop other programs that use the same "
         "address: asking during a ban prolongs it.",
+    )
+
+
+def _unkept_error(error: OSError) -> VenueError:
+    return VenueError(
+        "venue-rate-limit",
+        wrong="the request budget of this address must be written before a request is sent",
+        found=str(error),
+        remedy="Free space where XDG_RUNTIME_DIR, or the folder of temporary files, is.",
     )
 
 

@@ -6,7 +6,16 @@ from typing import cast
 from stormsail.execution.loopback.account import FuturesAccount, Payment
 from stormsail.execution.loopback.ledger import Ledger
 from stormsail.execution.loopback.orders import ZERO, Fill, HeldOrder, Listing, RefusalError
-from stormsail.execution.loopback.spot import Json, Params, filters, information, taken, text
+from stormsail.execution.loopback.spot import (
+    Json,
+    Params,
+    filters,
+    information,
+    order_body,
+    taken,
+    text,
+    trade_body,
+)
 
 TYPES = ["LIMIT", "MARKET", "STOP", "STOP_MARKET", "TAKE_PROFIT", "TAKE_PROFIT_MARKET"]
 
@@ -185,25 +194,13 @@ def new_order(book: Ledger, params: Params, *, conditional: bool) -> HeldOrder:
 
 def order_json(order: HeldOrder) -> Json:
     """Return an order as `order` and `allOrders` show it."""
-    mean = order.cost / order.executed if order.executed else ZERO
-    return {
-        "symbol": order.market_id,
-        "orderId": order.order_id,
-        "clientOrderId": order.client_id,
-        "price": text(order.price),
-        "avgPrice": text(mean),
-        "origQty": text(order.quantity),
-        "executedQty": text(order.executed),
+    return order_body(order) | {
+        "avgPrice": text(order.mean),
         "cumQuote": text(order.cost),
-        "status": order.status,
-        "timeInForce": order.time_in_force,
-        "type": order.type,
         "origType": order.type,
-        "side": order.side,
         "positionSide": "BOTH",
         "reduceOnly": order.reduce_only,
         "closePosition": False,
-        "stopPrice": text(order.stop_price),
         "time": order.created_ms,
         "updateTime": order.updated_ms,
     }
@@ -214,7 +211,6 @@ _ALGO = {"FILLED": "FINISHED", "PARTIALLY_FILLED": "TRIGGERED"}
 
 def algo_json(order: HeldOrder) -> Json:
     """Return a conditional order as the algo service shows it."""
-    mean = order.cost / order.executed if order.executed else ZERO
     return {
         "algoId": order.order_id,
         "clientAlgoId": order.client_id,
@@ -227,7 +223,7 @@ def algo_json(order: HeldOrder) -> Json:
         "quantity": text(order.quantity),
         "algoStatus": _ALGO.get(order.status, order.status),
         "actualOrderId": "" if order.triggered_as is None else str(order.triggered_as),
-        "actualPrice": text(mean),
+        "actualPrice": text(order.mean),
         "triggerPrice": text(order.stop_price),
         "price": text(order.price),
         "workingType": "CONTRACT_PRICE",
@@ -241,18 +237,9 @@ def algo_json(order: HeldOrder) -> Json:
 
 def trade_json(fill: Fill) -> Json:
     """Return a fill as GET userTrades shows it."""
-    return {
-        "symbol": fill.market_id,
-        "id": fill.trade_id,
-        "orderId": fill.order_id,
+    return trade_body(fill) | {
         "side": "BUY" if fill.sign > 0 else "SELL",
-        "price": text(fill.price),
-        "qty": text(fill.quantity),
-        "quoteQty": text(fill.price * fill.quantity),
         "realizedPnl": text(fill.realised),
-        "commission": text(fill.fee),
-        "commissionAsset": fill.fee_asset,
-        "time": fill.ts_ms,
         "positionSide": "BOTH",
         "buyer": fill.sign > 0,
         "maker": fill.maker,
@@ -288,7 +275,7 @@ def report(order: HeldOrder, fill: Fill | None, now_ms: int) -> Json:
             "q": text(order.quantity),
             "X": _ALGO.get(order.status, order.status),
             "ai": "" if order.triggered_as is None else str(order.triggered_as),
-            "ap": text(order.cost / order.executed if order.executed else ZERO),
+            "ap": text(order.mean),
             "aq": text(order.executed),
             "tp": text(order.stop_price),
             "p": text(order.price),
@@ -304,7 +291,7 @@ def report(order: HeldOrder, fill: Fill | None, now_ms: int) -> Json:
         "f": order.time_in_force,
         "q": text(order.quantity),
         "p": text(order.price),
-        "ap": text(order.cost / order.executed if order.executed else ZERO),
+        "ap": text(order.mean),
         "sp": text(order.stop_price),
         "x": "TRADE" if fill else ended,
         "X": order.status,

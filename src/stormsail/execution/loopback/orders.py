@@ -82,6 +82,11 @@ class HeldOrder:
         return self.status in OPEN
 
     @property
+    def mean(self) -> Decimal:
+        """Mean price of what is filled; 0 where nothing is."""
+        return self.cost / self.executed if self.executed else ZERO
+
+    @property
     def waits(self) -> bool:
         """Whether it is a stop that was not triggered."""
         return self.stop_price > 0 and self.triggered_as is None and self.is_open

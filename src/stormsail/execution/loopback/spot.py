@@ -136,23 +136,41 @@ def taken(
     return order
 
 
-def order_json(order: HeldOrder, *, new: bool = False) -> Json:
-    """Return an order as `GET order` shows it, or as `POST order` answers."""
-    body: Json = {
+def order_body(order: HeldOrder) -> Json:
+    """Return what both dialects say of an order."""
+    return {
         "symbol": order.market_id,
         "orderId": order.order_id,
-        "orderListId": -1,
         "clientOrderId": order.client_id,
         "price": text(order.price),
         "origQty": text(order.quantity),
         "executedQty": text(order.executed),
-        "cummulativeQuoteQty": text(order.cost),
         "status": order.status,
         "timeInForce": order.time_in_force,
         "type": order.type,
         "side": order.side,
         "stopPrice": text(order.stop_price),
     }
+
+
+def trade_body(fill: Fill) -> Json:
+    """Return what both dialects say of a fill."""
+    return {
+        "symbol": fill.market_id,
+        "id": fill.trade_id,
+        "orderId": fill.order_id,
+        "price": text(fill.price),
+        "qty": text(fill.quantity),
+        "quoteQty": text(fill.price * fill.quantity),
+        "commission": text(fill.fee),
+        "commissionAsset": fill.fee_asset,
+        "time": fill.ts_ms,
+    }
+
+
+def order_json(order: HeldOrder, *, new: bool = False) -> Json:
+    """Return an order as `GET order` shows it, or as `POST order` answers."""
+    body = order_body(order) | {"orderListId": -1, "cummulativeQuoteQty": text(order.cost)}
     if new:
         return body | {"transactTime": order.updated_ms, "workingTime": order.updated_ms}
     times = {"time": order.created_ms, "updateTime": order.updated_ms}
@@ -167,21 +185,8 @@ def canceled_json(order: HeldOrder) -> Json:
 
 def trade_json(fill: Fill) -> Json:
     """Return a fill as GET myTrades shows it."""
-    return {
-        "symbol": fill.market_id,
-        "id": fill.trade_id,
-        "orderId": fill.order_id,
-        "orderListId": -1,
-        "price": text(fill.price),
-        "qty": text(fill.quantity),
-        "quoteQty": text(fill.price * fill.quantity),
-        "commission": text(fill.fee),
-        "commissionAsset": fill.fee_asset,
-        "time": fill.ts_ms,
-        "isBuyer": fill.sign > 0,
-        "isMaker": fill.maker,
-        "isBestMatch": True,
-    }
+    makes: Json = {"isBuyer": fill.sign > 0, "isMaker": fill.maker, "isBestMatch": True}
+    return trade_body(fill) | makes | {"orderListId": -1}
 
 
 def report(order: HeldOrder, fill: Fill | None, now_ms: int) -> Json:

@@ -10,7 +10,8 @@ it can be); static shapes, no host sync, numbers that change between updates as 
   gradients nothing is kept for the way back; one row is the cell of a rollout.
 - `dense.dense(x, weight, bias, *, tanh, dtype=None)` -> [*b, N] in `dtype`, as above.
 - `quantile_pairs.huber_loss(predicted, target, tau, kappa, mass)` -> [*b]; `huber_active`, and
-  `huber_loss_and_active` for both in one pass. A target expanded over critics is read where it is.
+  `huber_loss_and_seen` for both, crossing and means in one pass. A target expanded over critics is
+  read where it is.
 - `policy_loss.policy_sums(logits, action, old_log_prob, old_logits, advantage, weight, *, clip,
   entropy_coef, kl_coef, extreme)` -> `PolicySums`; an advantage [*b, A] is that of every action.
 - `target_rows.gae`, `quantile_nstep_targets` and `windows`: as in `functional.returns`.

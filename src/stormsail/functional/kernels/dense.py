@@ -1,21 +1,40 @@
 """Fully connected layers over many rows, for a CUDA device.
 
-Bias and tanh are one kernel behind the product, and on the way back the sum over rows that is the
-bias's gradient is a by-product of the gradient before the tanh. Torch sums the rows of a bias once
-more: of 262,144 rows and 256 units that takes longer than the product.
+Bias and tanh are part of the product in bfloat16, and one kernel behind it otherwise. On the way
+back the sum over rows that is the bias's gradient is a by-product of the gradient before the tanh.
+Torch sums the rows of a bias once more: of 262,144 rows and 256 units that takes longer than the
+product. Units are filled up to a multiple of `ALIGNMENT`: a product of 5 columns takes twice the
+time of one of 8. What comes back may have gaps between its rows and is read where it is.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stormsail.functional.kernels.devices import power_of_two
-from stormsail.functional.kernels.recurrent import compute_dtype
+from stormsail.functional.kernels.devices import compute_dtype, power_of_two
+from stormsail.functional.kernels.row_sums import blocks, slopes_and_sums
 
-ROWS, UNITS, REPEAT, WARPS = 32, 128, 8, 4
-"""Rows and columns of a block at most, blocks of a program, and warps that share one."""
+ALIGNMENT = 8
+"""Columns of 16 bytes of bfloat16."""
+
+
+class Tile(NamedTuple):
+    """What one program of a product works on, and with what."""
+
+    rows: int
+    units: int
+    """At most."""
+    inputs: int
+    """At a time."""
+    warps: int
+    stages: int
+    """Loads that are under way."""
+
+
+PRODUCT = Tile(64, 128, 64, 4, 3)
+"""Of the product with its tanh."""
 
 
 def dense(
@@ -24,7 +43,7 @@ def dense(
     """Return x W' + b, or its tanh, [*b, N], in the dtype of the product.
 
     Args:
-        x: [*b, I].
+        x: [*b, I], or more columns, which are zeros.
         weight: float32 [N, I].
         bias: float32 [N].
         tanh: whether a tanh follows.
@@ -49,23 +68,33 @@ class _Dense(torch.autograd.Function):
         tanh: bool,  # noqa: FBT001 - apply takes no names
         dtype: torch.dtype,
     ) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1]).to(dtype)
-        own = weight.to(dtype)
-        if tanh:
-            output = torch.mm(rows, own.t())
-            _squash(output, bias)
+        rows, (units, inputs) = x.reshape(-1, x.shape[-1]).to(dtype), weight.shape
+        missing, idle = -units % ALIGNMENT, rows.shape[1] - inputs
+        own = torch.nn.functional.pad(weight.to(dtype), (0, idle, 0, missing))
+        shift = torch.nn.functional.pad(bias, (0, missing))
+        if not tanh:
+            output = torch.addmm(shift.to(dtype), rows, own.t())
+        elif _is_whole(rows, own):
+            output = _squashed_product(rows, own, shift)
         else:
-            output = torch.addmm(bias.to(dtype), rows, own.t())
+            output = torch.mm(rows, own.t())
+            _squash(output, shift)
         ctx.save_for_backward(rows, own, *([output] if tanh else []))
-        ctx.tanh, ctx.kind, ctx.shape = tanh, x.dtype, x.shape
-        return output.view(*x.shape[:-1], output.shape[-1])
+        ctx.tanh, ctx.kind, ctx.shape, ctx.sizes = tanh, x.dtype, x.shape, weight.shape
+        return output.view(*x.shape[:-1], output.shape[1])[..., :units]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         rows, weight, *outputs = ctx.saved_tensors
-        grad = grad.reshape(-1, weight.shape[0]).to(weight.dtype).contiguous()
-        slope, sums = _slopes(grad, outputs[0] if ctx.tanh else None)
+        units, inputs = ctx.sizes
+        missing = len(weight) - units
+        grad = grad.reshape(-1, units).to(weight.dtype)
+        if missing:
+            grad = torch.nn.functional.pad(grad, (0, missing))
+        elif grad.stride(1) != 1 or grad.stride(0) % ALIGNMENT:
+            grad = grad.contiguous()
+        slope, sums = slopes_and_sums(grad, outputs[0] if ctx.tanh else None)
         of_x = (
             torch.mm(slope, weight).view(ctx.shape).to(ctx.kind)
             if ctx.needs_input_grad[0]
@@ -75,15 +104,28 @@ class _Dense(torch.autograd.Function):
             of_weight = torch.mm(slope.t(), rows)
         else:
             of_weight = torch.mm(slope.t(), rows, out_dtype=torch.float32)
-        return of_x, of_weight, sums, None, None
+        return of_x, of_weight[:units, :inputs], sums[:units], None, None
 
 
-def _launch(rows: int, units: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Return grid and options of a kernel: narrow tables have more rows in a block."""
-    width = min(power_of_two(units), UNITS)
-    height = ROWS * UNITS // width
-    options = {"ROWS": height, "UNITS": width, "REPEAT": REPEAT, "num_warps": WARPS}
-    return (-(-rows // (height * REPEAT)), -(-units // width)), options
+def _is_whole(rows: Tensor, weight: Tensor) -> bool:
+    """Return whether a product is one of ours: wide enough for the units that multiply matrices."""
+    sizes = (rows.shape[1], len(weight))
+    return rows.dtype == torch.bfloat16 and not any(size % 16 for size in sizes) and len(rows) > 0
+
+
+def _squashed_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return tanh(rows weight' + bias), [R, N]."""
+    from stormsail.functional.kernels.dense_triton import product_tanh
+
+    rows, count, units = rows.contiguous(), len(rows), len(weight)
+    output = torch.empty(count, units, dtype=rows.dtype, device=rows.device)
+    width = min(power_of_two(units), PRODUCT.units)
+    product_tanh[(-(-count // PRODUCT.rows), -(-units // width))](
+        rows, weight.contiguous(), bias.float().contiguous(), output, count, units, rows.shape[1],
+        ROWS=PRODUCT.rows, UNITS=width, INPUTS=min(power_of_two(rows.shape[1]), PRODUCT.inputs),
+        num_warps=PRODUCT.warps, num_stages=PRODUCT.stages,
+    )  # fmt: skip
+    return output
 
 
 def _squash(table: Tensor, bias: Tensor) -> None:
@@ -92,22 +134,5 @@ def _squash(table: Tensor, bias: Tensor) -> None:
 
     if table.numel() == 0:
         return
-    grid, options = _launch(*table.shape)
+    grid, options = blocks(*table.shape)
     bias_tanh[grid](table, bias.float().contiguous(), *table.shape, **options)
-
-
-def _slopes(grad: Tensor, output: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the gradient before the tanh, and its sum over rows in float32, [N]."""
-    from stormsail.functional.kernels.dense_triton import slopes_and_sums
-
-    rows, units = grad.shape
-    if rows == 0:
-        return grad, torch.zeros(units, device=grad.device)
-    grid, options = _launch(rows, units)
-    sums = torch.empty(grid[0], units, device=grad.device)
-    slope = grad if output is None else torch.empty_like(grad)
-    slopes_and_sums[grid](
-        grad, slope if output is None else output, slope, sums, rows, units,
-        TANH=output is not None, **options,
-    )  # fmt: skip
-    return slope, sums.sum(0)

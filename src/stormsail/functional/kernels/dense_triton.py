@@ -1,14 +1,61 @@
 """What stands behind the matrix product of a fully connected layer, as Triton kernels.
 
-Tables [R, N] without gaps. A program has `UNITS` columns and goes through `REPEAT` blocks of
-`ROWS` rows, so that a sum over rows is one number a column and program.
+Tables [R, N], without gaps but for what comes back. A program has `UNITS` columns and, but for the
+product, goes through `REPEAT` blocks of `ROWS` rows, so that a sum over rows is one number a column
+and program.
 """
 # What is written here is Triton's language, which only looks like Python.
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
+# ruff: noqa: ANN001, ANN201, ANN202, N803
 
+import torch
 import triton
 import triton.language as tl
+
+KINDS = {torch.float32: tl.float32, torch.float64: tl.float64}
+"""What `KIND`, the dtype of the arithmetic, may be."""
+
+
+@triton.jit
+def _tanh(x):
+    # the exponential of a negative number: large ones end at +-1, small ones keep digits
+    near = tl.minimum(tl.abs(x), 20.0)
+    e = tl.exp(-2.0 * near)
+    size = (1.0 - e) / (1.0 + e)
+    square = near * near
+    series = near * (1.0 - square * (0.33333334 - square * 0.13333334))
+    size = tl.where(square < 0.0025, series, size)
+    y = tl.where(x < 0.0, -size, size)
+    return tl.where(x == x, y, x)
+
+
+@triton.jit
+def product_tanh(
+    x, weight, bias, table, rows, units, inputs,
+    ROWS: tl.constexpr, UNITS: tl.constexpr, INPUTS: tl.constexpr,
+):  # fmt: skip
+    """Write tanh(x weight' + bias) of tables [R, I] and [N, I] without gaps."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
+    column = tl.arange(0, INPUTS)
+    is_row, is_unit = row < rows, unit < units
+    total = tl.zeros([ROWS, UNITS], tl.float32)
+    for begin in range(0, inputs, INPUTS):
+        at = begin + column
+        here = at < inputs
+        left = tl.load(
+            x + row[:, None] * inputs + at[None, :], mask=is_row[:, None] & here[None, :], other=0.0
+        )
+        right = tl.load(
+            weight + unit[None, :] * inputs + at[:, None],
+            mask=is_unit[None, :] & here[:, None],
+            other=0.0,
+        )
+        total = tl.dot(left, right, total)
+    shift = tl.load(bias + unit, mask=is_unit, other=0.0)
+    y = _tanh(total + shift[None, :])
+    place = table + row[:, None] * units + unit[None, :]
+    tl.store(place, y.to(table.dtype.element_ty), mask=is_row[:, None] & is_unit[None, :])
 
 
 @triton.jit
@@ -26,39 +73,48 @@ def bias_tanh(
         here = (row < rows)[:, None] & is_unit[None, :]
         place = table + row[:, None] * units + unit[None, :]
         x = tl.load(place, mask=here, other=0.0).to(tl.float32) + shift[None, :]
-        # the exponential of a negative number: large ones end at +-1, small ones keep digits
-        near = tl.minimum(tl.abs(x), 20.0)
-        e = tl.exp(-2.0 * near)
-        size = (1.0 - e) / (1.0 + e)
-        square = near * near
-        series = near * (1.0 - square * (0.33333334 - square * 0.13333334))
-        size = tl.where(square < 0.0025, series, size)
-        y = tl.where(x < 0.0, -size, size)
-        tl.store(place, tl.where(x == x, y, x).to(table.dtype.element_ty), mask=here)
+        tl.store(place, _tanh(x).to(table.dtype.element_ty), mask=here)
 
 
 @triton.jit
 def slopes_and_sums(
-    grad, output, slope, sums, rows, units,
+    grad, output, slope, sums, rows, units, stride,
     TANH: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, REPEAT: tl.constexpr,
 ):  # fmt: skip
     """Write the sum over this program's rows of a layer's gradient, before `TANH` if there is one.
 
-    That gradient itself is written only behind a `TANH`; otherwise it is `grad`.
+    That gradient itself is written only behind a `TANH`; otherwise it is `grad`, whose rows are
+    `stride` apart.
     """
     unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
     is_unit = unit < units
     first = tl.program_id(0).to(tl.int64) * (ROWS * REPEAT)
-    total = tl.zeros([UNITS], tl.float32)
+    total = tl.zeros([ROWS, UNITS], tl.float32)
     for k in range(REPEAT):
         row = first + k * ROWS + tl.arange(0, ROWS)
         here = (row < rows)[:, None] & is_unit[None, :]
         flat = row[:, None] * units + unit[None, :]
-        d = tl.load(grad + flat, mask=here, other=0.0).to(tl.float32)
+        place = grad + row[:, None] * stride + unit[None, :]
+        d = tl.load(place, mask=here, other=0.0).to(tl.float32)
         if TANH:
             y = tl.load(output + flat, mask=here, other=0.0).to(tl.float32)
             d = d * (1.0 - y * y)
             tl.store(slope + flat, d.to(slope.dtype.element_ty), mask=here)
-        total += tl.sum(d, axis=0)
+        total += d
     at = tl.program_id(0).to(tl.int64) * units + unit
-    tl.store(sums + at, total, mask=is_unit)
+    tl.store(sums + at, tl.sum(total, axis=0), mask=is_unit)
+
+
+@triton.jit
+def weighted_rows(
+    table, weight, result, rows, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Write the weighted sum of each row."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    is_row, is_column = row < rows, column < width
+    share = tl.load(weight + column, mask=is_column, other=0.0).to(KIND)
+    at = row[:, None] * width + column[None, :]
+    x = tl.load(table + at, mask=is_row[:, None] & is_column[None, :], other=0.0).to(KIND)
+    tl.store(result + row, tl.sum(x * share[None, :], axis=1), mask=is_row)

@@ -28,6 +28,12 @@ def may_launch(*tensors: Tensor) -> bool:
     )
 
 
+def compute_dtype(like: Tensor) -> torch.dtype:
+    """Return the dtype of the products: that of autocast where it is on, else of the tensor."""
+    kind = like.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
+
+
 def power_of_two(count: int) -> int:
     """Return the smallest power of two that is not less: what a block of Triton must be."""
     return 1 << max(count - 1, 0).bit_length()

@@ -4,7 +4,7 @@ A pair costs about nine operations and no byte, so all N M pairs of a sample tak
 registers than sorting its atoms would.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,22 +13,38 @@ from torch.autograd.function import once_differentiable
 from stormsail.functional._numbers import Number, scalar
 from stormsail.functional.kernels.devices import power_of_two
 
-ELEMENTS = 1024
+ELEMENTS = 2048
 """Predictions of one program."""
 WARPS = 4
 
 
-def huber_loss_and_active(
-    predicted: Tensor, target: Tensor, tau: Tensor, kappa: Number, mass: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return `functional.quantile.huber_loss` and `huber_active` [*b], without their checks.
+class Seen(NamedTuple):
+    """What the loss of quantiles says of them on the way, [*b] each."""
+
+    active: Tensor
+    """`functional.quantile.huber_active`."""
+    crossed: Tensor
+    """`functional.quantile.crossing_fraction`."""
+    mean: Tensor
+    """`functional.quantile.expectation`."""
+
+
+def huber_loss_and_seen(
+    predicted: Tensor,
+    target: Tensor,
+    tau: Tensor,
+    kappa: Number,
+    mass: Tensor | None,
+    level_mass: Tensor | None,
+) -> tuple[Tensor, Seen]:
+    """Return `functional.quantile.huber_loss` [*b], without its checks, and what is seen beside.
 
     One row of target atoms may serve several predictions: expand it over the last dimension of the
     batch, and it is read where it is.
     """
     counts = True
-    loss, active = _QuantileHuber.apply(predicted, target, tau, kappa, mass, counts)
-    return loss, active
+    loss, *seen = _QuantileHuber.apply(predicted, target, tau, kappa, (mass, level_mass), counts)
+    return loss, Seen(*seen)
 
 
 def huber_loss(
@@ -36,15 +52,14 @@ def huber_loss(
 ) -> Tensor:
     """Return `functional.quantile.huber_loss` [*b], without its checks."""
     counts = False
-    loss: Tensor = _QuantileHuber.apply(predicted, target, tau, kappa, mass, counts)[0]
+    loss: Tensor = _QuantileHuber.apply(predicted, target, tau, kappa, (mass, None), counts)[0]
     return loss
 
 
 def huber_active(predicted: Tensor, target: Tensor, kappa: Number, mass: Tensor | None) -> Tensor:
     """Return `functional.quantile.huber_active` [*b], without its checks."""
     levels = torch.zeros(predicted.shape[-1], device=predicted.device)
-    _, _, active = _launch(predicted, target, levels, kappa, mass, wants=(False, True))
-    return active
+    return _launch(predicted, target, levels, kappa, (mass, None), wants=(False, True))[2].active
 
 
 class _QuantileHuber(torch.autograd.Function):
@@ -57,13 +72,13 @@ class _QuantileHuber(torch.autograd.Function):
         target: Tensor,
         tau: Tensor,
         kappa: Number,
-        mass: Tensor | None,
+        masses: tuple[Tensor | None, Tensor | None],
         counts: bool,  # noqa: FBT001 - apply takes no names
-    ) -> tuple[Tensor, Tensor]:
-        loss, slope, active = _launch(predicted, target, tau, kappa, mass, wants=(True, counts))
+    ) -> tuple[Tensor, ...]:
+        loss, slope, seen = _launch(predicted, target, tau, kappa, masses, wants=(True, counts))
         ctx.save_for_backward(slope)
-        ctx.mark_non_differentiable(active)
-        return loss, active
+        ctx.mark_non_differentiable(*seen)
+        return loss, *seen
 
     @staticmethod
     @once_differentiable
@@ -77,11 +92,14 @@ def _launch(
     target: Tensor,
     tau: Tensor,
     kappa: Number,
-    mass: Tensor | None,
+    masses: tuple[Tensor | None, Tensor | None],
     *,
     wants: tuple[bool, bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss, its slope and the share of linear pairs; what is not wanted is empty."""
+) -> tuple[Tensor, Tensor, Seen]:
+    """Return the loss, its slope and what is seen beside; what is not wanted is empty.
+
+    `masses` are those of the target's atoms and of the levels.
+    """
     from stormsail.functional.kernels import quantile_triton as kernels
 
     theta, (atoms, shared) = predicted.contiguous(), _rows_of(target)
@@ -93,19 +111,19 @@ def _launch(
     wants_slope, wants_count = wants
     loss = torch.empty(theta.shape[:-1], dtype=dtype, device=theta.device)
     slope = torch.empty_like(theta if wants_slope else theta[:0])
-    active = torch.empty_like(loss if wants_count else loss[:0])
+    seen = Seen(*(torch.empty_like(loss if wants_count else loss[:0]) for _ in Seen._fields))
     pinball = not isinstance(kappa, Tensor) and kappa == 0.0
     threshold = scalar(kappa, like=theta)
-    weights = threshold if mass is None else mass.contiguous()
+    weights, level_weights = (threshold if x is None else x.contiguous() for x in masses)
     if samples:
         kernels.quantile_huber[(-(-samples // block),)](
-            theta, atoms, tau.contiguous(), threshold, weights, loss, slope, active,
+            theta, atoms, tau.contiguous(), threshold, weights, level_weights, loss, slope, *seen,
             samples, shared, N=levels, M=target.shape[-1],
-            PINBALL=pinball, MASSES=mass is not None, SLOPE=wants_slope, COUNT=wants_count,
-            KIND=kernels.KINDS[dtype],
+            PINBALL=pinball, MASSES=masses[0] is not None, LEVEL_MASSES=masses[1] is not None,
+            SLOPE=wants_slope, COUNT=wants_count, KIND=kernels.KINDS[dtype],
             BLOCK=block, LEVELS=width, num_warps=WARPS,
         )  # fmt: skip
-    return loss, slope, active
+    return loss, slope, seen
 
 
 def _rows_of(target: Tensor) -> tuple[Tensor, int]:

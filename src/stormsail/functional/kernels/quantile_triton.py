@@ -32,13 +32,16 @@ def _pull(u, kappa, up, down, PINBALL: tl.constexpr):
 
 @triton.jit
 def quantile_huber(
-    predicted, target, tau, kappa_at, mass, loss, slope, active, samples, shared,
+    predicted, target, tau, kappa_at, mass, level_mass, loss, slope, active, crossed, means,
+    samples, shared,
     N: tl.constexpr, M: tl.constexpr, PINBALL: tl.constexpr, MASSES: tl.constexpr,
-    SLOPE: tl.constexpr, COUNT: tl.constexpr, KIND: tl.constexpr,
+    LEVEL_MASSES: tl.constexpr, SLOPE: tl.constexpr, COUNT: tl.constexpr, KIND: tl.constexpr,
     BLOCK: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
-    """Write loss [samples], its gradient [samples, N] and the share of pairs beyond kappa.
+    """Write loss [samples], its gradient [samples, N] and, with `COUNT`, what else is read off.
 
+    That is the share of pairs beyond kappa, that of neighbouring levels in the wrong order, and the
+    mean over levels, [samples] each.
     `shared` neighbouring samples, the critics of one row, have one row of target atoms.
     """
     sample = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -70,6 +73,17 @@ def quantile_huber(
     if COUNT:
         counted = tl.sum(tl.where(here, beyond, 0.0), axis=1) * scale
         tl.store(active + sample, counted.to(active.dtype.element_ty), mask=is_sample)
+        inner = here & (level + 1 < N)[None, :]
+        above = tl.load(predicted + at + 1, mask=inner, other=0.0).to(KIND)
+        wrong = tl.sum(tl.where(inner & (above < theta), 1.0, 0.0).to(KIND), axis=1)
+        wrong *= tl.full([], 1.0 / max(N - 1, 1), KIND)
+        tl.store(crossed + sample, wrong.to(crossed.dtype.element_ty), mask=is_sample)
+        if LEVEL_MASSES:
+            share = tl.load(level_mass + level, mask=is_level, other=0.0).to(KIND)[None, :]
+            middle = tl.sum(tl.where(here, theta * share, 0.0), axis=1)
+        else:
+            middle = tl.sum(tl.where(here, theta, 0.0), axis=1) * scale
+        tl.store(means + sample, middle.to(means.dtype.element_ty), mask=is_sample)
     if not PINBALL:
         scale /= kappa
     value = tl.sum(tl.where(here, total, 0.0), axis=1) * scale

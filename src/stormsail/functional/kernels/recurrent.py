@@ -3,7 +3,8 @@
 Row by row there is one matrix product of input and state together and one kernel for all that is
 elementwise: gates, resets, the state in float32. The next product's input is written, already
 reset, by the kernel before it. The gradients of all weights are one product over all rows in the
-end; those of biases and of the initial state are summed along the way, always in the same order.
+end, and those of biases one sum; those of the initial state are summed along the way. Sums have one
+order always.
 Shapes depend on nothing but shapes, and nothing waits for the device: a CUDA graph can hold it.
 """
 
@@ -12,6 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from stormsail.functional.kernels.devices import compute_dtype, power_of_two
+from stormsail.functional.kernels.row_sums import sum_rows
 
 
 class Tile(NamedTuple):
@@ -25,8 +29,10 @@ class Tile(NamedTuple):
     """Loads of a product that are under way."""
 
 
-PLAIN = Tile(16, 64, 4)
+PLAIN = Tile(16, 64, 8)
 """Of the kernel behind a product."""
+WIDE, PLACED = 256, 16
+"""Columns at most, and rows of as many, that one program copies."""
 ALIGNMENT = 8
 """Columns of the joint input are filled up to a multiple of this: 16 bytes of bfloat16."""
 
@@ -40,12 +46,6 @@ class Layer(NamedTuple):
     """[G, H]."""
     input_bias: Tensor
     hidden_bias: Tensor
-
-
-def compute_dtype(like: Tensor) -> torch.dtype:
-    """Return the dtype of the products: that of autocast where it is on, else of the tensor."""
-    kind = like.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
 
 
 def recurrent_sequence(
@@ -80,13 +80,12 @@ def recurrent_sequence(
                 x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
                 kind == "lstm", dtype,
             )  # fmt: skip
-        else:
-            output, cell = _run(
-                x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
-                is_lstm=kind == "lstm", dtype=dtype, keeps=False,
-            )[:2]  # fmt: skip
-        after = [output[-1].float(), cell] if kind == "lstm" else [cell]
-        return output, torch.stack(after, 1)
+            after = [output[-1].float(), cell] if kind == "lstm" else [cell]
+            return output, torch.stack(after, 1)
+        return _run(
+            x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
+            is_lstm=kind == "lstm", dtype=dtype, keeps=False,
+        )[:2]  # fmt: skip
 
 
 def _joint(kind: str, layer: Layer) -> tuple[Tensor, Tensor]:
@@ -135,35 +134,66 @@ def _run(
     dtype: torch.dtype,
     keeps: bool,
 ) -> tuple[Tensor, Tensor, _Kept]:
-    """Return outputs, the last cell and what the way back needs; nothing of that unless `keeps`."""
-    from stormsail.functional.kernels.recurrent_triton import forward_row
+    """Return outputs, the last cell and what the way back needs.
 
-    (rows, batch, inputs), width, columns = x.shape, hidden.shape[-1], weight.shape[1]
-    weight, bias, cell = weight.to(dtype), bias.float().contiguous(), cell.float().contiguous()
+    Unless that `keeps` anything, the whole last state [B, P, H] instead of the cell.
+    """
+    from stormsail.functional.kernels.recurrent_triton import begin_rows, forward_row
+
+    (rows, batch, _), width, columns = x.shape, hidden.shape[-1], weight.shape[1]
+    weight, bias = weight.to(dtype), bias.float().contiguous()
+    hidden, cell = hidden.float(), cell.float().contiguous() if keeps else cell.float()
     initial_hidden = initial_hidden.float().contiguous()
     initial_cell = initial_cell.float().contiguous()
     reset = reset.contiguous()
     flags = reset.view(torch.uint8)
     joined = x.new_empty((rows, batch, columns), dtype=dtype)
-    joined[..., width : width + inputs].copy_(x)
-    joined[..., width + inputs :].zero_()
-    joined[0, :, :width].copy_(torch.where(reset[0, :, None], initial_hidden, hidden))
+    _place(x, joined, width)
+    launch = _launch(batch, width)
+    tile = {name: launch.options[name] for name in ("ROWS", "UNITS", "num_warps")}
+    begin_rows[launch.grid](
+        hidden, flags[0], initial_hidden, joined[0], batch, width, hidden.stride(0), columns, **tile
+    )
     gates = x.new_empty((batch, 4 * width), dtype=dtype)
     active = x.new_empty((rows, batch, 4 * width) if keeps else (1, 1, 1), dtype=dtype)
     cells = x.new_empty((rows if keeps else 1, batch, width), dtype=torch.float32)
     output = x.new_empty((rows, batch, width), dtype=dtype)
-    transposed, before, launch = weight.t(), cell, _launch(batch, width)
+    last = cells[-1] if keeps else x.new_empty((batch, 1 + is_lstm, width), dtype=torch.float32)
+    transposed, before = weight.t(), cell
     for t in range(rows):
-        following, place = min(t + 1, rows - 1), t if keeps else 0
+        following, place, ends = min(t + 1, rows - 1), t if keeps else 0, t + 1 == rows
+        after = last if ends else cells[place]
         tables = (
-            bias, before, flags[t], initial_cell, active[place], cells[place], output[t],
+            bias, before, flags[t], initial_cell, active[place], after, output[t],
             joined[following], flags[following], initial_hidden, batch, width,
         )  # fmt: skip
-        options = {"LSTM": is_lstm, "SAVE": keeps, "NEXT": t + 1 < rows, **launch.options}
+        options = {
+            "LSTM": is_lstm, "SAVE": keeps, "NEXT": not ends, "LAST": ends and not keeps,
+            **launch.options,
+        }  # fmt: skip
         torch.mm(joined[t], transposed, out=gates)
-        forward_row[launch.grid](gates, *tables, columns, **options)
-        before = cells[place]
-    return output, before, _Kept(joined, active, cells, cell, weight)
+        forward_row[launch.grid](gates, *tables, columns, before.stride(0), **options)
+        before = after
+    return output, last, _Kept(joined, active, cells, cell, weight)
+
+
+def _place(x: Tensor, joined: Tensor, width: int) -> None:
+    """Copy inputs [T, B, I] behind the state's columns; what is left of these becomes 0."""
+    from stormsail.functional.kernels.recurrent_triton import place_rows
+
+    inputs, room = x.shape[-1], joined.shape[-1] - width
+    flat, target = x.reshape(-1, inputs), joined.flatten(0, 1)[:, width:]
+    if flat.numel() == 0:
+        target.zero_()
+        return
+    if flat.stride(1) != 1:
+        flat = flat.contiguous()
+    units = min(power_of_two(room), WIDE)
+    rows = WIDE * PLACED // units
+    place_rows[(-(-len(flat) // rows), -(-room // units))](
+        flat, target, len(flat), inputs, room, flat.stride(0), target.stride(0),
+        ROWS=rows, UNITS=units, num_warps=PLAIN.warps,
+    )  # fmt: skip
 
 
 class _Launch(NamedTuple):
@@ -221,13 +251,15 @@ class _Sequence(torch.autograd.Function):
             of_x = None if back.inputs is None else back.inputs[..., : ctx.inputs].to(ctx.dtypes[0])
             first = back.hidden.float()
             sums = back.sums.sum(0)
-            initial_h = sums[4 * width : 5 * width] + torch.where(fresh, first, 0.0).sum(0)
+            initial_h = sums[:width] + torch.where(fresh, first, 0.0).sum(0)
             hidden = torch.where(fresh, 0.0, first).to(ctx.dtypes[1]) if needed[3] else None
             cell = torch.where(fresh, 0.0, back.carry).to(ctx.dtypes[1]) if needed[4] else None
-            of_weight = _product(back.gates.flatten(0, 1).t(), kept.joined.flatten(0, 1))
+            gates = back.gates.flatten(0, 1)
+            of_weight = _product(gates.t(), kept.joined.flatten(0, 1))
+            of_bias = sum_rows(gates)
         return (
-            of_x, of_weight, sums[: 4 * width], hidden, cell, None,
-            initial_h, sums[5 * width :], None, None,
+            of_x, of_weight, of_bias, hidden, cell, None,
+            initial_h, sums[width:], None, None,
         )  # fmt: skip
 
 
@@ -243,7 +275,7 @@ class _Back(NamedTuple):
     carry: Tensor
     """Of the cell before the first row, float32 [B, H]."""
     sums: Tensor
-    """Of each block of rows, float32 [R, 6 H]."""
+    """Of initial states in each block of rows, float32 [R, 2 H]."""
 
 
 def _back(
@@ -265,7 +297,7 @@ def _back(
     carry = torch.empty_like(kept.first) if grad_cell is None else grad_cell.float().clone()
     above = kept.joined if grad_output is None else grad_output.to(kept.joined.dtype).contiguous()
     grad_gates = torch.empty_like(kept.active)
-    sums = torch.zeros(launch.grid[0], 6 * width, device=reset.device)
+    sums = torch.zeros(launch.grid[0], 2 * width, device=reset.device)
     # the product of a row brings back input and state together
     weight = kept.weight if wants_inputs else kept.weight[:, :width]
     behind = kept.joined.new_empty((rows if wants_inputs else 1, batch, weight.shape[1]))

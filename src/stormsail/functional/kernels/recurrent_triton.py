@@ -29,9 +29,12 @@ def places(batch, width, ROWS: tl.constexpr, UNITS: tl.constexpr):
 def activate(
     x0, x1, x2, x3, cell, active, after, output, following, reset_after, first_hidden,
     row, unit, is_row, is_unit, width, following_stride,
-    LSTM: tl.constexpr, SAVE: tl.constexpr, NEXT: tl.constexpr,
+    LSTM: tl.constexpr, SAVE: tl.constexpr, NEXT: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Write what the gates of a row give: its state, its output and the input of the next row."""
+    """Write what the gates of a row give: its state, its output and the input of the next row.
+
+    `after` is a table of cells or, of the `LAST` row, the whole state [B, P, H].
+    """
     if LSTM:
         first, second, third, fourth = tl.sigmoid(x0), tl.sigmoid(x1), _tanh(x2), tl.sigmoid(x3)
         cell = second * cell + first * third
@@ -44,7 +47,12 @@ def activate(
     here = is_row[:, None] & is_unit[None, :]
     kind = output.dtype.element_ty
     flat = row[:, None] * width + unit[None, :]
-    tl.store(after + flat, cell, mask=here)
+    if LAST and LSTM:
+        state = after + row[:, None] * (2 * width) + unit[None, :]
+        tl.store(state, hidden.to(kind).to(tl.float32), mask=here)
+        tl.store(state + width, cell, mask=here)
+    else:
+        tl.store(after + flat, cell, mask=here)
     tl.store(output + flat, hidden.to(kind), mask=here)
     if SAVE:
         at = row[:, None] * (4 * width) + unit[None, :]
@@ -61,10 +69,10 @@ def activate(
 
 
 @triton.jit
-def before_row(before, reset, first_cell, row, unit, is_row, is_unit, width):
+def before_row(before, stride, reset, first_cell, row, unit, is_row, is_unit):
     """Return the state before a row, the initial one where an episode begins."""
     here = is_row[:, None] & is_unit[None, :]
-    cell = tl.load(before + row[:, None] * width + unit[None, :], mask=here, other=0.0)
+    cell = tl.load(before + row[:, None] * stride + unit[None, :], mask=here, other=0.0)
     begins = tl.load(reset + row, mask=is_row, other=0) != 0
     fresh = tl.load(first_cell + unit, mask=is_unit, other=0.0)
     return tl.where(begins[:, None], fresh[None, :], cell), begins
@@ -80,8 +88,8 @@ def _linear(gates, bias, row, unit, here, is_unit, width, PART: tl.constexpr):
 @triton.jit
 def forward_row(
     gates, bias, before, reset, first_cell, active, after, output,
-    following, reset_after, first_hidden, batch, width, following_stride,
-    LSTM: tl.constexpr, SAVE: tl.constexpr, NEXT: tl.constexpr,
+    following, reset_after, first_hidden, batch, width, following_stride, before_stride,
+    LSTM: tl.constexpr, SAVE: tl.constexpr, NEXT: tl.constexpr, LAST: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
     """Finish a row whose product of weights and inputs is `gates`."""
@@ -91,11 +99,41 @@ def forward_row(
     x1 = _linear(gates, bias, row, unit, here, is_unit, width, PART=1)
     x2 = _linear(gates, bias, row, unit, here, is_unit, width, PART=2)
     x3 = _linear(gates, bias, row, unit, here, is_unit, width, PART=3)
-    cell, _ = before_row(before, reset, first_cell, row, unit, is_row, is_unit, width)
+    cell, _ = before_row(before, before_stride, reset, first_cell, row, unit, is_row, is_unit)
     activate(
         x0, x1, x2, x3, cell, active, after, output, following, reset_after, first_hidden,
-        row, unit, is_row, is_unit, width, following_stride, LSTM, SAVE, NEXT,
+        row, unit, is_row, is_unit, width, following_stride, LSTM, SAVE, NEXT, LAST,
     )  # fmt: skip
+
+
+@triton.jit
+def place_rows(
+    x, joined, rows, inputs, room, source_stride, stride,
+    ROWS: tl.constexpr, UNITS: tl.constexpr,
+):  # fmt: skip
+    """Copy rows of `inputs` columns to where others are beside them; fill the `room` with 0."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
+    is_row = (row < rows)[:, None]
+    value = tl.load(
+        x + row[:, None] * source_stride + unit[None, :],
+        mask=is_row & (unit < inputs)[None, :],
+        other=0.0,
+    )
+    place = joined + row[:, None] * stride + unit[None, :]
+    tl.store(place, value.to(joined.dtype.element_ty), mask=is_row & (unit < room)[None, :])
+
+
+@triton.jit
+def begin_rows(
+    hidden, reset, first_hidden, joined, batch, width, source_stride, stride,
+    ROWS: tl.constexpr, UNITS: tl.constexpr,
+):  # fmt: skip
+    """Write the hidden state that the first product reads, fresh where an episode begins."""
+    row, unit, is_row, is_unit = places(batch, width, ROWS, UNITS)
+    value, _ = before_row(hidden, source_stride, reset, first_hidden, row, unit, is_row, is_unit)
+    place = joined + row[:, None] * stride + unit[None, :]
+    tl.store(place, value.to(joined.dtype.element_ty), mask=is_row[:, None] & is_unit[None, :])
 
 
 @triton.jit
@@ -114,8 +152,8 @@ def slopes(
     """Write the gradient of a row's gates from that of its output; move the carried one along.
 
     `carry` is the gradient of the cell, and of what of a GRU's state bypasses the gates. `ENDED`
-    [ROWS] tells where the next row began anew, so nothing is carried. `sums` [6 H] of these rows:
-    of the gates' gradients, and of those of states that were initial ones.
+    [ROWS] tells where the next row began anew, so nothing is carried. `sums` [2 H] of these rows:
+    of the gradients of hidden states and of cells that were initial ones.
     """
     here = is_row[:, None] & is_unit[None, :]
     flat = row[:, None] * width + unit[None, :]
@@ -124,7 +162,7 @@ def slopes(
     second = tl.load(active + at + width, mask=here, other=0.0).to(tl.float32)
     third = tl.load(active + at + 2 * width, mask=here, other=0.0).to(tl.float32)
     fourth = tl.load(active + at + 3 * width, mask=here, other=0.0).to(tl.float32)
-    cell, begins = before_row(before, reset, first_cell, row, unit, is_row, is_unit, width)
+    cell, begins = before_row(before, width, reset, first_cell, row, unit, is_row, is_unit)
     dc = tl.zeros_like(dh)
     if CARRIED:
         dc = tl.where(ENDED[:, None], 0.0, tl.load(carry + flat, mask=here, other=0.0))
@@ -149,12 +187,8 @@ def slopes(
     tl.store(grad_gates + at + 2 * width, d2.to(kind), mask=here)
     tl.store(grad_gates + at + 3 * width, d3.to(kind), mask=here)
     # rows and units that do not exist have gradients of 0, since they were read as 0
-    add_rows(sums, unit, is_unit, d0)
-    add_rows(sums + width, unit, is_unit, d1)
-    add_rows(sums + 2 * width, unit, is_unit, d2)
-    add_rows(sums + 3 * width, unit, is_unit, d3)
     if LEARN:
-        add_rows(sums + 5 * width, unit, is_unit, tl.where(begins[:, None], dc, 0.0))
+        add_rows(sums + width, unit, is_unit, tl.where(begins[:, None], dc, 0.0))
 
 
 @triton.jit
@@ -170,7 +204,7 @@ def backward_row(
     """
     row, unit, is_row, is_unit = places(batch, width, ROWS, UNITS)
     here = is_row[:, None] & is_unit[None, :]
-    sums += tl.program_id(0).to(tl.int64) * (6 * width)
+    sums += tl.program_id(0).to(tl.int64) * (2 * width)
     dh = tl.zeros([ROWS, UNITS], tl.float32)
     if OUTPUT:
         place = row[:, None] * width + unit[None, :]
@@ -182,7 +216,7 @@ def backward_row(
         back = tl.load(grad_next + place, mask=here, other=0.0).to(tl.float32)
         dh += tl.where(ended[:, None], 0.0, back)
         if LEARN:
-            add_rows(sums + 4 * width, unit, is_unit, tl.where(ended[:, None], back, 0.0))
+            add_rows(sums, unit, is_unit, tl.where(ended[:, None], back, 0.0))
     slopes(
         dh, carry, active, after, before, reset, first_cell, grad_gates, sums,
         row, unit, is_row, is_unit, width, LSTM, CARRIED, LEARN, ended,

@@ -45,14 +45,15 @@ def _mass(step, log_beta):
 @triton.jit
 def precompute(
     pointers, sizes, numbers, constants, counts, inverse, steps, table, ahead, tensors,
-    SCALER: tl.constexpr, P: tl.constexpr,
+    SCALER: tl.constexpr, MEDIAN: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """Work out what of the coefficients does not depend on the gradients.
 
     Logarithms, powers and divisions in float64 take one program longer than everything else it
     does; here they take no time, because other programs read the gradients meanwhile. `ahead`
-    [10, P]: the scaler's gain if it learns; W and 1 / (1 - W) if it does, and if it does not; the
-    weight of the newest peak; 1 / n and its root. Of two more rows,
+    [11, P]: the scaler's gain if it learns; W and 1 / (1 - W) if it does, and if it does not; the
+    weight of the newest peak; 1 / n and its root; and last the gain of the slow median if it
+    learns, negative in the warm-up. Of the two rows before that,
     `settle` writes whether each tensor learns, and its peak.
     """
     places = tl.arange(0, P)
@@ -87,6 +88,11 @@ def precompute(
         taken = tl.zeros([P], tl.float64) + tl.load(steps).to(tl.float64) + 1.0
         mass, _ = mass_and_power(taken, constants)
         tl.store(ahead + 5 * tensors, tl.load(constants) / mass, mask=here)
+        if MEDIAN:
+            since = count + 1.0 - tl.load(constants + 5)
+            slow, _ = mass_and_power(tl.maximum(since + 1.0, 1.0), constants + 10)
+            gain = tl.where(since > 0.0, tl.load(constants + 10) / slow, -1.0)
+            tl.store(ahead + 10 * tensors, gain, mask=here)
 
 
 @triton.jit
@@ -103,12 +109,34 @@ def _setting(given, number):
 
 
 @triton.jit
-def _factor(count, concentration, rest, spread, mean_square, constants):
-    """Return the scaler's factor; `_factor` of `stormsail.optim.fused.rows`, line by line."""
-    variance = tl.maximum(spread, 0.0) * rest
+def _ratio(concentration, variance, spread, mean_square, constants):
+    """Return the noise over the signal; `_ratio` of `stormsail.optim.fused.rows`, line by line."""
     signal = tl.maximum(mean_square - concentration * variance, 0.0)
     floor = signal + tl.load(constants + 4) * (spread + mean_square)
-    ratio = tl.where(floor <= 0, 0.0, variance / tl.where(floor <= 0, 1.0, floor))
+    return tl.where(floor <= 0, 0.0, variance / tl.where(floor <= 0, 1.0, floor))
+
+
+@triton.jit
+def _follow_median(medians, variance, gain, learns):
+    """Move the slow median of a tensor's noise unless it is refused; return the excess above it.
+
+    `functional.optim.gradient_noise.moving_median` and `relative_excess`; a gain below 0 says that
+    the warm-up lasts, where the median is the newest variance.
+    """
+    median = tl.load(medians)
+    distance = variance - median
+    up = tl.where(distance > 0.0, gain, tl.where(distance < 0.0, -gain, 0.0))
+    moved = tl.where((median > 0.0) & (gain > 0.0), median * tl.exp(up), variance)
+    median = tl.where(learns, moved, median)
+    tl.store(medians, median)
+    known = median > 0.0
+    excess = tl.maximum(variance / tl.where(known, median, 1.0) - 1.0, 0.0)
+    return tl.where(known, excess, 0.0)
+
+
+@triton.jit
+def _factor(count, ratio, constants):
+    """Return the scaler's factor."""
     capped = tl.minimum(tl.maximum(ratio, 0.0), tl.load(constants + 7))
     factor = tl.maximum(1.0 / (1.0 + tl.load(constants + 3) * capped), tl.load(constants + 6))
     return tl.where(count.to(tl.float64) >= tl.load(constants + 5), factor, 1.0)
@@ -117,7 +145,8 @@ def _factor(count, concentration, rest, spread, mean_square, constants):
 @triton.jit
 def _learn(
     square, peak, before, after, refused, constants, ahead, tensors,
-    counts, spreads, mean_squares, nonfinite,
+    counts, spreads, mean_squares, nonfinite, medians,
+    MEDIAN: tl.constexpr,
 ):  # fmt: skip
     """Advance a tensor's statistics by one step unless it is refused; return gain and factor."""
     count, spread = tl.load(counts), tl.load(spreads)
@@ -137,7 +166,12 @@ def _learn(
     tl.store(ahead + 9 * tensors, tl.where(learns, peak, 0.0))
     share = tl.where(learns, tl.load(ahead + tensors), tl.load(ahead + 3 * tensors))
     rest = tl.where(learns, tl.load(ahead + 2 * tensors), tl.load(ahead + 4 * tensors))
-    return gain, _factor(count, share, rest, spread, mean_square, constants)
+    variance = tl.maximum(spread, 0.0) * rest
+    if MEDIAN:
+        ratio = _follow_median(medians, variance, tl.load(ahead + 10 * tensors), learns)
+    else:
+        ratio = _ratio(share, variance, spread, mean_square, constants)
+    return gain, _factor(count, ratio, constants)
 
 
 @triton.jit
@@ -160,11 +194,11 @@ def _sums(partial, chunks, first, last, SCALER: tl.constexpr, OWN: tl.constexpr)
 @triton.jit
 def settle(
     partial, chunks_of, chunks, numbers, given, constants, ahead, ranks, inverse,
-    counts, spreads, mean_squares, nonfinite,
+    counts, spreads, mean_squares, nonfinite, medians,
     table, refused_at, stepped_at, norms, totals,
     tensors,
-    SCALER: tl.constexpr, BOUNDED: tl.constexpr, WIDTH: tl.constexpr, OWN: tl.constexpr,
-    EARLY: tl.constexpr,
+    SCALER: tl.constexpr, MEDIAN: tl.constexpr, BOUNDED: tl.constexpr,
+    WIDTH: tl.constexpr, OWN: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Do what there is one number a tensor of: guard, scaler, clip, coefficients and report.
 
@@ -197,7 +231,8 @@ def settle(
         gain, factor = _learn(
             square, peak, before, after, refused,
             constants, ahead + place, tensors,
-            counts + own, spreads + own, mean_squares + own, nonfinite + own,
+            counts + own, spreads + own, mean_squares + own, nonfinite + own, medians + own,
+            MEDIAN,
         )  # fmt: skip
     tl.store(norms + tl.load(ranks + place), norm)
     rms = norm * tl.load(ahead + 7 * tensors + place)

@@ -6,7 +6,7 @@ of addresses, so that one launch serves a network of any number of tensors: `poi
 columns being gradient, parameter, utility, first and second moment, the scaler's mean, and the
 counter of steps (float32). `chunks` [C, 2] holds a tensor and the place of its first element.
 `table` [P, 12] is the coefficients of `stormsail.optim.fused.rows`, where the formulas are, and
-`constants` [10] the settings of scaler and clip, from `stormsail.optim.fused.cuda`.
+`constants` [12] the settings of scaler and clip, from `stormsail.optim.fused.cuda`.
 
 What a chunk adds up is left in memory and added again in one order, so that the same gradients give
 the same bits every time.
@@ -79,8 +79,8 @@ def _measure(
 def measure(
     pointers, chunks, sizes, numbers, constants, counts, inverse, steps, table, ahead, partial,
     tensors,
-    SCALER: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, P: tl.constexpr,
-    BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    SCALER: tl.constexpr, MEDIAN: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    P: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Leave a chunk's square sum, peak, and the scaler's two sums in `partial` [4, C].
 
@@ -90,7 +90,7 @@ def measure(
     if tl.program_id(0) == 0:
         precompute(
             pointers, sizes, numbers, constants, counts, inverse, steps, table, ahead, tensors,
-            SCALER, P,
+            SCALER, MEDIAN, P,
         )  # fmt: skip
     else:
         chunk = tl.program_id(0) - 1

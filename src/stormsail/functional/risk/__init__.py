@@ -28,6 +28,7 @@ from stormsail.functional.risk.tail import (
     empirical_cvar_error,
     stratified_cvar_error,
     value_at_risk,
+    values_at_risk,
     weighted_value_at_risk,
 )
 
@@ -55,5 +56,6 @@ __all__ = [
     "shrink_to_mean",
     "stratified_cvar_error",
     "value_at_risk",
+    "values_at_risk",
     "weighted_value_at_risk",
 ]

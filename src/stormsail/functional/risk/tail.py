@@ -3,6 +3,8 @@
 N quantiles, K atoms, n samples. `alpha` is the share of worst outcomes, in (0, 1].
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -91,21 +93,43 @@ def value_at_risk(
         RangeError: if `alpha` is a number outside (0, 1].
         ShapeError: if there is no quantile axis, or not one weight for each quantile.
     """
-    check.check_alpha(alpha)
+    return values_at_risk(quantiles, alphas=(alpha,), weight=weight).squeeze(-1)
+
+
+def values_at_risk(
+    quantiles: Float[Tensor, "*batch N"],
+    *,
+    alphas: Sequence[Number],
+    weight: Float[Tensor, " N"] | None = None,
+) -> Float[Tensor, "*batch K"]:
+    """Return `value_at_risk` (arXiv:cond-mat/0104295, Def. 2.6) at each of K levels.
+
+    The atoms are sorted once, which is most of the work.
+
+    Raises:
+        RangeError: if a level is a number outside (0, 1].
+        ShapeError: if there is no quantile axis, or not one weight for each quantile.
+    """
+    for alpha in alphas:
+        check.check_alpha(alpha)
     check.check_has_axis(axis="quantiles", quantiles=quantiles)
-    n = quantiles.shape[-1]
-    check.check_weight(weight, count=n)
-    if weight is not None:
-        ordered, order = quantiles.sort(-1)
-        rank = _rank_reaching(weight[order], alpha).unsqueeze(-1)
-        level = ordered.gather(-1, rank).squeeze(-1)
-        return torch.where(ordered[..., -1].isnan(), torch.nan, level)
-    count = scalar(alpha, like=quantiles) * n
+    check.check_weight(weight, count=quantiles.shape[-1])
+    ordered, order = quantiles.sort(-1)
+    is_nan = ordered[..., -1].isnan()  # a NaN sorts last: show it
+    if weight is None:
+        ranks = [_rank(ordered, alpha).reshape(1) for alpha in alphas]
+        levels = ordered.index_select(-1, torch.cat(ranks))
+    else:
+        levels = ordered.gather(-1, torch.stack(_ranks_reaching(weight[order], alphas), -1))
+    return torch.where(is_nan[..., None], torch.nan, levels)
+
+
+def _rank(ordered: Tensor, alpha: Number) -> Int[Tensor, ""]:
+    """Return the place of the lower alpha-quantile among N equal atoms."""
+    n = ordered.shape[-1]
+    count = scalar(alpha, like=ordered) * n
     slack = 4.0 * torch.finfo(alpha.dtype).eps if isinstance(alpha, Tensor) else RANK_TOLERANCE
-    rank = (count * (1.0 - slack)).ceil().long().clamp(1, n) - 1
-    ordered = quantiles.sort(-1).values
-    level = ordered.index_select(-1, rank.reshape(1)).squeeze(-1)
-    return torch.where(ordered[..., -1].isnan(), torch.nan, level)  # a NaN sorts last: show it
+    return (count * (1.0 - slack)).ceil().long().clamp(1, n) - 1
 
 
 def categorical_value_at_risk(
@@ -438,20 +462,31 @@ def _near_products(
     x, p = x[order], (ordered - ordered[0]).to(x.dtype)
     first = torch.searchsorted(ordered, ordered - reach, right=True)  # nearest that counts
     sums = torch.nn.functional.pad(torch.stack((x, x * p)).cumsum(-1), (1, 0))  # [2, n + 1]
-    mass, moment = sums[:, :-1] - sums[:, first]
+    mass, moment = (sums[:, :-1] - sums[:, first]).unbind()
     return 2.0 * (x * (mass * (1.0 - p / reach) + moment / reach)).sum()
 
 
 def _rank_reaching(probs: Tensor, alpha: Number) -> Int[Tensor, "*batch"]:
     """Return the index of the first atom whose distribution function reaches alpha."""
+    return _ranks_reaching(probs, (alpha,))[0]
+
+
+def _ranks_reaching(
+    probs: Float[Tensor, "*batch K"], alphas: Sequence[Number]
+) -> list[Int[Tensor, "*batch"]]:
+    """Return `_rank_reaching` for each of several levels."""
     slack = 1e-6 if probs.dtype != torch.float64 else 1e-12
     count = probs.shape[-1]
     if probs.is_cuda:
         # A scan along a short last axis is among the slowest kernels there; a triangular product
-        # is not. No sum is smaller than the one before it, so those that fall short are counted.
+        # is not. No sum is smaller than the one before it, so the first that reaches is searched.
         ones = torch.ones(count, count, dtype=torch.float64, device=probs.device).triu()
-        misses = probs.double() @ ones < alpha * (1.0 - slack)
-        return misses.sum(-1).clamp(max=count - 1)
-    reaches = probs.double().cumsum(-1) >= alpha * (1.0 - slack)
+        sums = probs.double() @ ones
+        level = torch.ones_like(sums[..., :1])
+        ranks = [torch.searchsorted(sums, level * (alpha * (1.0 - slack))) for alpha in alphas]
+        return [rank.squeeze(-1).clamp(max=count - 1) for rank in ranks]
+    sums = probs.double().cumsum(-1)
     index = torch.arange(count, device=probs.device).expand(probs.shape)
-    return torch.where(reaches, index, count - 1).amin(-1)
+    return [
+        torch.where(sums >= alpha * (1.0 - slack), index, count - 1).amin(-1) for alpha in alphas
+    ]

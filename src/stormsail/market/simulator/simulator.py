@@ -201,6 +201,11 @@ class Simulator:
         """
         self._transition = _compiled(self.transition, self.example())
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether `compile` was called."""
+        return self._transition != self.transition
+
     def example(self) -> tuple[State, Tensor, Tensor]:
         """Return arguments of `transition`: accounts just opened, an action, uniform numbers."""
         generator = torch.Generator(device=self.device).manual_seed(0)
@@ -317,10 +322,7 @@ class Simulator:
         return State(*new), Step(observation, reward, ended, cut, info)
 
     def draw_places(self, state: State) -> Tensor:
-        """Return the rows of the panel that accounts stand at, whatever their symbol.
-
-        Symbols of one panel share its days, and mostly fall on the same ones.
-        """
+        """Return the rows that accounts stand at, of any symbol: most fall on the same days."""
         return state.row
 
     def with_batch(self, batch: int) -> "Simulator":
@@ -341,7 +343,7 @@ class Simulator:
         """
         other = self.with_batch(columns.width)
         other.columns = columns
-        if self._transition != self.transition:
+        if self.is_compiled:
             other.compile()
         return other
 

@@ -10,6 +10,7 @@ from stormsail.functional.optim.upgd import NORMS, ZERO_RANGE
 from stormsail.optim.fused.passes import Measured, Precomputed, Tensors, is_capturing
 from stormsail.optim.fused.rows import COLUMNS, Prepared, Report, Scaling, Settings
 from stormsail.optim.upgd.buckets import Buffer
+from stormsail.optim.vgs.scaler import slow_beta
 
 BLOCK = 2048
 """Elements of a chunk, which one program looks at."""
@@ -59,7 +60,7 @@ class CudaPasses:
         is_aligned = not any(address % 16 for column in columns[:-1] for address in column)
         addresses = self._tensors.on_device(columns)
         table = grad.new_empty(width, len(COLUMNS))
-        ahead = torch.empty(10, width, dtype=torch.float64, device=grad.device)
+        ahead = torch.empty(11, width, dtype=torch.float64, device=grad.device)
         partial = grad.new_empty(4, chunks)
         unused = (self._sizes,) * 3
         counts, inverse, steps = (
@@ -71,9 +72,9 @@ class CudaPasses:
             addresses, self._chunks, self._sizes, settings.numbers, self._constants_of(settings),
             counts, inverse, steps, table, ahead, partial,
             width,
-            SCALER=settings.scaler is not None, DTYPE=kernels.KINDS[grad.dtype],
-            ALIGNED=is_aligned, P=_power_of_two(width), BLOCK=BLOCK, EARLY=self._early,
-            num_warps=WARPS["measure"],
+            SCALER=settings.scaler is not None, MEDIAN=_follows_median(settings),
+            DTYPE=kernels.KINDS[grad.dtype], ALIGNED=is_aligned, P=_power_of_two(width),
+            BLOCK=BLOCK, EARLY=self._early, num_warps=WARPS["measure"],
         )  # fmt: skip
         precomputed = Precomputed(addresses, settings.numbers, table, ahead, is_aligned=is_aligned)
         return Measured(tensors, partial, precomputed)
@@ -100,16 +101,17 @@ class CudaPasses:
         nonfinite = torch.empty((), dtype=torch.int64, device=device)
         norms, totals = torch.empty(width + 3, dtype=torch.float64, device=device).split([width, 3])
         unused, chunks, scaler = self._sizes, len(self._chunks), settings.scaler
-        counts, spread, mean_square, bad, inverse = (
-            (unused,) * 5 if scaler is None else (*scaler[:4], scaler.inverse)
+        counts, spread, mean_square, bad, median, inverse = (
+            (unused,) * 6 if scaler is None else (*scaler[:4], scaler.median, scaler.inverse)
         )
         row_kernels.settle[(width,)](
             measured.values, self._firsts, chunks, settings.numbers,
             self._addresses_of(settings), self._constants_of(settings), precomputed.ahead,
-            settings.ranks, inverse, counts, spread, mean_square, bad,
+            settings.ranks, inverse, counts, spread, mean_square, bad, median,
             precomputed.table, refused, stepped.view(torch.uint8), norms, totals,
             width,
-            SCALER=scaler is not None, BOUNDED=settings.bound > 0, WIDTH=_width(chunks, AT_ONCE),
+            SCALER=scaler is not None, MEDIAN=_follows_median(settings),
+            BOUNDED=settings.bound > 0, WIDTH=_width(chunks, AT_ONCE),
             OWN=_width(self._longest, AT_ONCE), EARLY=self._early,
             num_warps=WARPS["settle"], **self._launch,
         )  # fmt: skip
@@ -163,10 +165,10 @@ class CudaPasses:
         )  # fmt: skip
 
     def _constants_of(self, settings: Settings) -> Tensor:
-        """Return the settings of scaler and clip, [10], in the order in which kernels read them."""
+        """Return the settings of scaler and clip, [12], in the order in which kernels read them."""
         scaling, bound = settings.scaling, settings.bound
         if scaling is None:
-            return self._constant((bound,), (0.0,) * 9 + (bound,))
+            return self._constant((bound,), (0.0,) * 9 + (bound, 0.0, 0.0))
         ratio = (1.0 - scaling.beta) / (1.0 + scaling.beta)
         warm = max(scaling.warmup_steps, 1)
         values = (
@@ -177,9 +179,9 @@ class CudaPasses:
             scaling.eps_rel,
             warm,
         )
-        return self._constant(
-            (scaling, bound), (*values, scaling.floor, scaling.cap, scaling.limit, bound)
-        )
+        slow = slow_beta(scaling.beta)
+        ends = (scaling.floor, scaling.cap, scaling.limit, bound, 1.0 - slow, _log(slow))
+        return self._constant((scaling, bound), (*values, *ends))
 
     def _constant(self, key: tuple[Scaling | float, ...], values: Sequence[float]) -> Tensor:
         """Return numbers in float64, which a kernel's own arguments are not."""
@@ -240,6 +242,10 @@ class AddressTable:
 def _precomputed(measured: Measured) -> Precomputed:
     assert measured.precomputed is not None  # noqa: S101  # `CudaPasses.measure` put it there
     return measured.precomputed
+
+
+def _follows_median(settings: Settings) -> bool:
+    return settings.scaling is not None and settings.scaling.follows_median
 
 
 def _is_hopper(device: torch.device) -> bool:

@@ -47,7 +47,7 @@ class Precomputed(NamedTuple):
     table: Tensor
     """[P, 12], the coefficients as far as they are known."""
     ahead: Tensor
-    """[10, P], see `functional.kernels.utility_step`."""
+    """[11, P], see `functional.kernels.utility_step`."""
     is_aligned: bool
     """Whether 16 bytes may be loaded at once."""
 

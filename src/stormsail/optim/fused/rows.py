@@ -13,6 +13,7 @@ from torch import Tensor
 
 from stormsail.functional.optim import gradient_noise
 from stormsail.functional.optim.upgd import gate_line
+from stormsail.optim.vgs.scaler import slow_beta
 
 COLUMNS = (
     "share",  # of the gradient after the clip, with its sign
@@ -66,6 +67,8 @@ class Scaling(NamedTuple):
     floor: float
     cap: float
     limit: float
+    follows_median: bool
+    """Whether noise is compared with its own slow median instead of the signal."""
 
 
 class ScalerRows(NamedTuple):
@@ -77,6 +80,7 @@ class ScalerRows(NamedTuple):
     nonfinite: Tensor
     steps: Tensor
     largest: Tensor
+    median: Tensor
     order: Tensor
     """[P] place in the optimizer of each of the scaler's tensors."""
     inverse: Tensor
@@ -173,7 +177,8 @@ def learn_(
     weight = gradient_noise.gain(steps.double(), beta=scaling.beta)
     largest = torch.where(learns, peak, 0.0).amax()
     largest = torch.where(learned, rows.largest + weight * (largest - rows.largest), rows.largest)
-    factor = _factor(count, spread, mean_square, scaling)
+    median = _followed(count, spread, rows.median, learns, scaling)
+    factor = _factor(count, spread, mean_square, median, scaling)
     rows.nonfinite.copy_(rows.nonfinite + ~finite)
     for old, new in (
         (rows.counts, count),
@@ -181,18 +186,44 @@ def learn_(
         (rows.mean_square, mean_square),
         (rows.steps, steps),
         (rows.largest, largest),
+        (rows.median, median),
     ):
         old.copy_(new)
     return gain.index_select(0, rows.inverse), factor.index_select(0, rows.inverse)
 
 
-def _factor(count: Tensor, spread: Tensor, mean_square: Tensor, scaling: Scaling) -> Tensor:
+def _followed(
+    count: Tensor, spread: Tensor, median: Tensor, learns: Tensor, scaling: Scaling
+) -> Tensor:
+    """Return the slow median of each tensor's noise; the same one where nothing follows it."""
+    if not scaling.follows_median:
+        return median
+    after = count - max(scaling.warmup_steps, 1)
+    slow = slow_beta(scaling.beta)
+    gain = gradient_noise.gain((after + 1).clamp(min=1).double(), beta=slow)
     concentration = gradient_noise.weight_concentration(count.double(), beta=scaling.beta)
     variance = gradient_noise.noise_variance(spread, concentration)
+    moved = gradient_noise.moving_median(median, variance, gain)
+    return torch.where(learns, torch.where(after > 0, moved, variance), median)
+
+
+def _ratio(spread: Tensor, mean_square: Tensor, concentration: Tensor, scaling: Scaling) -> Tensor:
+    variance = gradient_noise.noise_variance(spread, concentration)
     signal = gradient_noise.signal_square(mean_square, variance, concentration)
-    ratio = gradient_noise.noise_to_signal(
+    return gradient_noise.noise_to_signal(
         variance, signal, spread + mean_square, eps_rel=scaling.eps_rel
     )
+
+
+def _factor(
+    count: Tensor, spread: Tensor, mean_square: Tensor, median: Tensor, scaling: Scaling
+) -> Tensor:
+    concentration = gradient_noise.weight_concentration(count.double(), beta=scaling.beta)
+    if scaling.follows_median:
+        variance = gradient_noise.noise_variance(spread, concentration)
+        ratio = gradient_noise.relative_excess(variance, median)
+    else:
+        ratio = _ratio(spread, mean_square, concentration, scaling)
     factor = gradient_noise.scaling_factor(
         ratio, alpha=scaling.alpha, floor=scaling.floor, cap=scaling.cap
     )

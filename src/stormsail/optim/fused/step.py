@@ -155,6 +155,7 @@ class CompiledStep:
             floor=scaler.min_scaling_factor,
             cap=scaler.variance_cap,
             limit=LARGEST[self._dtype],
+            follows_median=scaler.reference == "median",
         )
 
     def _all_settings(self) -> Settings:
@@ -219,9 +220,9 @@ def unfit(
 def _unfit_scaler(held: Sequence[Tensor], scaler: VarianceGradientScaler) -> str | None:
     if {id(param) for param in held} != {id(param) for param in scaler.parameters}:
         return "a scaler of other parameters"
-    chosen = (scaler.statistic, scaler.reference, scaler.scope, scaler.apply_to)
-    if chosen != ("elementwise", "absolute", "per_tensor", "update"):
-        names = "statistic={!r}, reference={!r}, scope={!r}, apply_to={!r}".format(*chosen)
+    chosen = (scaler.statistic, scaler.scope, scaler.apply_to)
+    if chosen != ("elementwise", "per_tensor", "update"):
+        names = "statistic={!r}, scope={!r}, apply_to={!r}".format(*chosen)
         return f"a scaler with {names}"
     return None
 

@@ -210,7 +210,7 @@ class VarianceGradientScaler:
     def _follow_median(self, seen: Tensor) -> None:
         """Move the slow median of each tensor's noise that was seen, [P]."""
         after = self._estimator.count - max(self.warmup_steps, 1)
-        slow = 1.0 - (1.0 - self.beta) / SLOWNESS
+        slow = slow_beta(self.beta)
         gain = gradient_noise.gain((after + 1).clamp(min=1).double(), beta=slow)
         variance = self._noise().variance
         moved = gradient_noise.moving_median(self._median, variance, gain)
@@ -364,10 +364,10 @@ class VarianceGradientScaler:
 
     # -- being advanced by a compiled step --------------------------------------------------------
 
-    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return counts, spreads, mean squares, refusals, steps and peak: the state itself."""
+    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return counts, spreads, mean squares, refusals, steps, peak and medians themselves."""
         count, rows = self._estimator.count, self._estimator.rows
-        own = (self._nonfinite, self._steps, self._largest)
+        own = (self._nonfinite, self._steps, self._largest, self._median)
         return count, rows["spread"], rows["mean_square"], *own
 
     def means(self, parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -499,6 +499,11 @@ class VarianceGradientScaler:
             f"min_scaling_factor={self.min_scaling_factor}, variance_cap={self.variance_cap}, "
             f"enabled={self.enabled}, tensors={len(self.names)})"
         )
+
+
+def slow_beta(beta: float) -> float:
+    """Return the decay of the median from that of the statistics."""
+    return 1.0 - (1.0 - beta) / SLOWNESS
 
 
 def _share(part: Tensor, whole: Tensor, *, empty: float = 0.0) -> Tensor:

@@ -577,11 +577,11 @@ def test_where_every_episode_draws_afresh_the_error_is_that_of_independent_ones(
 
 
 def test_where_draws_are_shared_the_aim_allows_for_the_error_of_others():
-    """As many other bars are off by as much again, so the difference is by sqrt(2) as much."""
+    """Each error counts twice, and not where every episode has draws of its own."""
     margin = {"risk__cvar_limit": -2.0, "risk__cvar_margin": 1.5}
     known = NOTHING._replace(empirical=-2.5, error=0.1, spread=0.3)
     unknown = known._replace(error=99.0)  # counts up to 15 % of the limit
-    for task, errors in ((bets(COIN), 1.5), (market("levels"), 1.5 * math.sqrt(2.0))):
+    for task, errors in ((bets(COIN), 1.5), (market("levels"), 3.0)):
         made = control(task, **margin)
         assert made.aim(known) == pytest.approx(-2.0 + 0.1 * errors, abs=1e-12)
         assert made.aim(unknown) == pytest.approx(-2.0 + 0.3 * errors, abs=1e-12)

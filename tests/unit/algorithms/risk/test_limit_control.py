@@ -693,6 +693,6 @@ def test_the_generators_of_a_control_are_its_own():
     for ppo in (held, free):
         ppo.update()
     own = set(held.generators.state()) - set(free.generators.state())
-    streams = ("memory", "replay", "task", "weights")
+    streams = ("memory", "replay", "task")
     assert own == {f"torch:risk.{name}" for name in streams}
     assert build_control(free.task, free.agent, free.config, free.generators) is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from learner_lab import NUMBERS, aged, learner, script, settings
-from stormsail.algorithms.telemetry.learning import losses
+from stormsail.algorithms.telemetry import learning
 from stormsail.algorithms.telemetry.metrics import metrics
 
 
@@ -58,7 +58,8 @@ def test_the_reported_penalty_is_in_closed_form():
     ppo = aged(learner())
     update = ppo.update()
     update = dataclasses.replace(update, now=update.now._replace(kl_beta=0.5))
-    values = losses(ppo, summed(update, weight=4, kl=0.6, log_ratio=1.0, analytic_kl=0.8))
+    update = summed(update, weight=4, kl=0.6, log_ratio=1.0, analytic_kl=0.8)
+    values = learning.losses(ppo, update, learning.summed(update.learned.minibatches))
     assert float(values["train/policy_loss_kl_penalty"]) == pytest.approx(0.5 * 0.2, rel=1e-6)
 
 

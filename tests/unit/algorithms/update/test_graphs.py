@@ -1,5 +1,6 @@
 """Captured rollouts and minibatches: the numbers of eager ones, no host sync, exact resume."""
 
+import contextlib
 import gc
 import itertools
 import math
@@ -16,7 +17,7 @@ from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
-from stormsail.algorithms.update import graphs
+from stormsail.algorithms.update import assessment, device_epochs, graphs
 from stormsail.algorithms.update.device_epochs import COEFFICIENTS
 from stormsail.algorithms.update.graphs import (
     Recorder,
@@ -206,6 +207,45 @@ def test_rollout_and_epochs_never_wait_for_the_device():
         torch.cuda.set_sync_debug_mode("default")
 
 
+LIMIT = {
+    "risk.cvar_use_constraint": True, "risk.cvar_limit": 5.0, "risk.cvar_min_samples": 2,
+    "risk.cvar_min_tail_samples": 1,
+}  # fmt: skip
+WAITS = {  # settings, and waits of an update besides the two for its numbers
+    "none": ({}, 0),
+    "budget": ({**LIMIT, "risk.form": "budget"}, 4),
+    "critic": (LIMIT, 10),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("changes", "most"), WAITS.values(), ids=WAITS)
+def test_a_whole_update_waits_for_the_device_so_often(changes, most, monkeypatch):
+    """Twice for the numbers of rollout and epochs; a limit reads its outcomes besides."""
+    ppo, allowed = learner(settings(**changes)), []
+    for _ in range(4):
+        ppo.update()
+
+    @contextlib.contextmanager
+    def counted():
+        allowed.append(1)
+        with waiting_allowed():
+            yield
+
+    for module in (assessment, device_epochs):
+        monkeypatch.setattr(module, "waiting_allowed", counted)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            ppo.update()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waits = [each for each in found if "synchronizing" in str(each.message)]
+    assert len(allowed) == 2
+    assert len(waits) <= most, [f"{each.filename}:{each.lineno}" for each in waits]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_resumed_learner_computes_what_it_would_have(after):
@@ -348,6 +388,30 @@ def test_a_recorded_function_sees_every_tensor_change_and_is_recorded_anew_for_f
     assert call(2, 1.0, 1.0, "-") == [-1.0, -1.0]
     assert call(3, 1.0, 1.0) == [1.0, 1.0, 1.0]
     assert Replayed.made == 3
+
+
+def test_what_a_function_writes_to_be_recorded_is_put_back(monkeypatch):
+    class Warmed(Replayed):
+        def __init__(self, function, _):
+            function()
+            super().__init__(function, _)
+
+    monkeypatch.setattr(graphs, "Graph", Warmed)
+    recorder, made = Recorder(captured=True), [torch.ones(2)]
+
+    def add(x):
+        if len(made) == 1:
+            made.append(torch.zeros(2))
+        for total in made:
+            total.add_(x)
+        return made[0].sum()
+
+    def total(value):
+        return float(recorder("sums", add, torch.full((2,), value), writes=lambda: made))
+
+    assert total(1.0) == 4.0
+    assert total(10.0) == 24.0
+    assert made[1].tolist() == [11.0, 11.0]
 
 
 def test_two_tensors_that_were_one_at_first_have_places_of_their_own(monkeypatch):

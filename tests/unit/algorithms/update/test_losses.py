@@ -22,6 +22,7 @@ from stormsail.algorithms.update.losses import Batch, batch_sums
 from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.core.errors import DataError, ShapeError
 from stormsail.functional import distribution, policy, quantile
+from stormsail.functional.kernels import quantile_pairs
 from stormsail.functional.kernels.policy_loss import PolicySums
 
 T, B = 8, len(ENDS)
@@ -466,15 +467,22 @@ def test_terms_of_the_policy_from_one_kernel_enter_the_same_sums(critic, bad, mo
         torch.testing.assert_close(own[name], value, rtol=1e-5, atol=1e-7, msg=name)
 
 
-def test_the_share_of_linear_pairs_is_a_by_product_of_the_loss(monkeypatch):
-    config = settings(**CRITICS["quantile"], critic__huber_kappa=0.2)
+@pytest.mark.parametrize("levels", ["uniform", "tail"])
+def test_what_is_told_of_quantiles_is_a_by_product_of_the_loss(levels, monkeypatch):
+    config = settings(**CRITICS["quantile"], critic__huber_kappa=0.2, critic__levels=levels)
     ppo, batch = prepared(config)
     wanted = sums(ppo, batch)
     monkeypatch.setattr(critic_targets, "may_launch", lambda *_: True)
-    monkeypatch.setattr(critic_targets.quantile_pairs, "huber_loss_and_active", lambda *a: (
+    monkeypatch.setattr(critic_targets.quantile_pairs, "huber_loss_and_seen", lambda *a: (
         quantile.huber_loss(a[0], a[1], a[2], kappa=a[3], target_weight=a[4]),
-        quantile.huber_active(a[0], a[1], kappa=a[3], target_weight=a[4]),
+        quantile_pairs.Seen(
+            quantile.huber_active(a[0], a[1], kappa=a[3], target_weight=a[4]),
+            quantile.crossing_fraction(a[0]),
+            quantile.expectation(a[0], weight=a[5]),
+        ),
     ))  # fmt: skip
     found = sums(ppo, batch)
-    torch.testing.assert_close(found.huber_linear, wanted.huber_linear, rtol=1e-6, atol=1e-7)
+    for name in ("huber_linear", "crossing", "value_gap"):
+        mine, other = getattr(found, name), getattr(wanted, name)
+        torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7, msg=name)
     assert torch.equal(found.loss, wanted.loss)

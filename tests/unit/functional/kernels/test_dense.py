@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from stormsail.functional.kernels import dense as module
+from stormsail.functional.kernels import row_sums
 from stormsail.functional.kernels.dense import dense
 from stormsail.modules import layers
 
@@ -27,8 +28,9 @@ def draw(size, device, *, scale=1.0):
     return [part.to(device).requires_grad_() for part in parts]
 
 
-def gradients(result, leaves):
+def gradients(result, leaves, *, level=0.0):
     share = torch.sin(1.0 + torch.arange(result.numel(), device=result.device)).view(result.shape)
+    share = share + level
     return torch.autograd.grad((result * share.to(result.dtype)).sum(), leaves)
 
 
@@ -63,10 +65,20 @@ def test_inputs_may_be_strided_and_want_no_gradient(device):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("tanh", [True, False])
+def test_columns_that_fill_up_the_input_change_nothing(tanh, device):
+    x, weight, bias = leaves = draw(((3, 7), 5, 16), device)
+    wide = torch.cat((x, x.new_zeros(3, 7, 3)), -1)
+    got, want = (dense(each, weight, bias, tanh=tanh) for each in (wide, x))
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+    for a, b in zip(gradients(got, leaves), gradients(want, leaves), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
 def test_blocks_of_narrow_tables_are_as_large_as_those_of_wide_ones():
     for units in (1, 5, 32, 256):
-        _, options = module._launch(100, units)
-        assert options["ROWS"] * options["UNITS"] == module.ROWS * module.UNITS
+        _, options = row_sums.blocks(100, units)
+        assert options["ROWS"] * options["UNITS"] == row_sums.ROWS * row_sums.UNITS
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
@@ -98,6 +110,48 @@ def test_layers_of_a_minibatch_in_bfloat16(units, tanh):
     want = want.tanh() if tanh else want
     got = dense(*leaves, tanh=tanh, dtype=torch.bfloat16)
     assert got.dtype == torch.bfloat16
-    pairs = zip((got, *gradients(got, leaves)), (want, *gradients(want, exact)), strict=True)
-    for a, b in pairs:
-        assert float((a.double() - b).norm() / b.norm()) < 1e-2
+    # of sines alone the sum over rows, a bias's gradient, would be nothing but its rounding
+    own, other = (gradients(*pair, level=2.0) for pair in ((got, leaves), (want, exact)))
+    for a, b in zip((got, *own), (want, *other), strict=True):
+        assert float((a.detach().double() - b.detach()).norm() / b.detach().norm()) < 1e-2
+
+
+@pytest.mark.parametrize("sizes", [(300, 32, 48), (1, 16, 16), (77, 80, 272)])
+def test_a_product_with_its_tanh_is_that_of_float64(sizes, device):
+    rows, inputs, units = sizes
+    source = torch.Generator().manual_seed(1)
+    shapes = ((rows, inputs), (units, inputs), (units,))
+    x, weight, bias = (torch.randn(*shape, generator=source).to(device) for shape in shapes)
+    weight = weight / inputs**0.5
+    want = (x.double() @ weight.double().t() + bias.double()).tanh()
+    # the interpreter multiplies no matrices of bfloat16, and a GPU none of float32 with all digits
+    kind, bound = (torch.float32, 1e-6) if device == "cpu" else (torch.bfloat16, 1e-2)
+    got = module._squashed_product(x.to(kind), weight.to(kind), bias)
+    assert got.dtype == kind
+    assert float((got.double() - want).norm() / want.norm()) < bound
+
+
+def test_a_gradient_with_gaps_between_its_rows_is_read_where_it_is(device):
+    leaves = draw(((3, 50), 8, 16), device)
+    got = dense(*leaves, tanh=True)
+    wide = torch.linspace(-1.0, 2.0, got.numel() * 2, device=device).view(3, 50, 2, 16)
+    for share in (wide[..., 1, :], wide[..., 1, :].transpose(0, 1).contiguous().transpose(0, 1)):
+        found = torch.autograd.grad(got, leaves, share, retain_graph=True)
+        wanted = torch.autograd.grad(got, leaves, share.contiguous(), retain_graph=True)
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 32), (7, 5), (1, 1), (0, 4), (2, 300)])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-14), (torch.float32, 2e-6)])
+def test_weighted_sums_along_rows_are_those_of_float64(shape, dtype, bound, device):
+    source = torch.Generator().manual_seed(3)
+    table = torch.randn(*shape, generator=source, dtype=torch.float64).to(device, dtype)
+    weight = torch.rand(shape[-1], generator=source, dtype=torch.float64).to(device)
+    got = row_sums.weighted(table, weight)
+    want = (table.double() * weight).sum(-1)
+    assert (got.dtype, got.shape) == (dtype, want.shape)
+    torch.testing.assert_close(got.double(), want, rtol=bound, atol=bound * shape[-1])
+    if want.numel():
+        table[..., 0] = torch.nan
+        assert bool(row_sums.weighted(table, weight).isnan().all())

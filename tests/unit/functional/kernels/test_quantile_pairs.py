@@ -36,7 +36,9 @@ def draw(levels, atoms, *, samples=3, critics=2, dtype=torch.float64, device="cp
 def test_loss_slope_and_share_are_those_of_all_pairs(case, dtype, bound, device):
     levels, atoms, kappa, by_mass = case
     theta, y, tau, mass = draw(levels, atoms, dtype=dtype, device=device, by_mass=by_mass)
-    loss, active = quantile_pairs.huber_loss_and_active(theta, y, tau, kappa, mass)
+    level_mass = (tau + 0.5) / (tau + 0.5).sum() if by_mass else None
+    loss, seen = quantile_pairs.huber_loss_and_seen(theta, y, tau, kappa, mass, level_mass)
+    active = seen.active
     assert loss.shape == active.shape == (3, 2)
     share = torch.linspace(-1.0, 2.0, 6, dtype=dtype, device=device).view(3, 2)
     (slope,) = torch.autograd.grad((loss * share).sum(), theta)
@@ -50,6 +52,12 @@ def test_loss_slope_and_share_are_those_of_all_pairs(case, dtype, bound, device)
     beyond = (y.double().unsqueeze(-2) - exact.detach().unsqueeze(-1)).abs() > kappa
     counted = (beyond * weight).sum(-1).mean(-1)
     torch.testing.assert_close(active.double(), counted, rtol=bound, atol=bound)
+    crossed = quantile.crossing_fraction(exact.detach())
+    torch.testing.assert_close(seen.crossed.double(), crossed, rtol=bound, atol=bound)
+    mean = quantile.expectation(
+        exact.detach(), weight=None if level_mass is None else level_mass.double()
+    )
+    torch.testing.assert_close(seen.mean.double(), mean, rtol=bound, atol=bound)
     alone = quantile_pairs.huber_active(theta.detach(), y, kappa, mass)
     assert torch.equal(alone, active)
 

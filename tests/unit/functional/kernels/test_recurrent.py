@@ -8,7 +8,8 @@ import torch
 
 from oracles import recurrence as oracle
 from stormsail.functional import recurrence
-from stormsail.functional.kernels.recurrent import Layer, compute_dtype, recurrent_sequence
+from stormsail.functional.kernels.devices import compute_dtype
+from stormsail.functional.kernels.recurrent import Layer, recurrent_sequence
 
 KINDS = ("lstm", "gru")
 SIZES = {  # rows, environments, inputs, width, share of resets

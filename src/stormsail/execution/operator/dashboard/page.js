@@ -170,6 +170,13 @@ const stream = new EventSource("/api/stream");
 stream.onopen = () => linked(true);
 stream.onerror = () => linked(false);
 stream.onmessage = (message) => show(JSON.parse(message.data));
+stream.addEventListener("problem", (message) => {
+  $("state").textContent = "UNREADABLE";
+  $("state").className = "badge bad";
+  $("reason").textContent = JSON.parse(message.data);
+  $("reason").className = "note bad";
+  $("reason").hidden = false;
+});
 
 $("kill").onclick = () => { $("answer").hidden = true; $("token").value = ""; $("confirm").showModal(); $("token").focus(); };
 async function trip() {

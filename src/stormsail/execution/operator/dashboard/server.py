@@ -1,6 +1,7 @@
 """The dashboard's web server: page, state as JSON and as a stream, health, kill button."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stormsail.core.clock import Clock, SystemClock
-from stormsail.core.errors import ConfigError, VenueError
+from stormsail.core.errors import ConfigError, StormsailError, VenueError
 from stormsail.execution.operator.dashboard.guard import (
     Guard,
     allowed_hosts,
@@ -33,6 +34,9 @@ HEARTBEAT_SECONDS = 15.0
 """Age of the loop's heartbeat from which `/health` says that it hangs."""
 
 START_SECONDS = 10.0
+
+UNREADABLE = 503
+"""Status where the account cannot be read, as on a disk without room for SQLite's own files."""
 
 HEADERS = {
     "cache-control": "no-store",
@@ -129,9 +133,12 @@ class _Answers:
         return await run_in_threadpool(self._view)
 
     async def state(self, _: "Request") -> "Response":
-        from starlette.responses import Response
+        from starlette.responses import PlainTextResponse, Response
 
-        return Response((await self._shown()).as_json(), media_type="application/json")
+        try:
+            return Response((await self._shown()).as_json(), media_type="application/json")
+        except StormsailError as error:
+            return PlainTextResponse(str(error), UNREADABLE)
 
     async def stream(self, request: "Request") -> "Response":
         from starlette.responses import PlainTextResponse, StreamingResponse
@@ -144,15 +151,21 @@ class _Answers:
         async with self._streams:
             sent = ""
             while not await request.is_disconnected():
-                document = (await self._shown()).as_json()
-                yield f"data: {document}\n\n" if document != sent else ": same\n\n"
-                sent = document
+                try:
+                    message = f"data: {(await self._shown()).as_json()}\n\n"
+                except StormsailError as error:
+                    message = f"event: problem\ndata: {json.dumps(str(error))}\n\n"
+                yield message if message != sent else ": same\n\n"
+                sent = message
                 await asyncio.sleep(PERIOD_SECONDS)
 
     async def health(self, _: "Request") -> "Response":
         from starlette.responses import PlainTextResponse
 
-        shown = await self._shown()
+        try:
+            shown = await self._shown()
+        except StormsailError as error:
+            return PlainTextResponse(str(error), UNREADABLE)
         age = shown.health.heartbeat_age_s
         if age > HEARTBEAT_SECONDS:
             return PlainTextResponse(f"the loop has not turned for {age:.0f} s", 503)
