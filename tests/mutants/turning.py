@@ -103,6 +103,14 @@ TURNING = (
         chains("test_no_stop_is_sent_for_an_order_that_the_kill_switch_keeps_back"),
     ),
     Mutant(
+        "an-order-is-filled-where-all-of-its-parts-are",
+        "D12",
+        "execution/replay.py",
+        "SELECT max(CAST(filled AS REAL))",
+        "SELECT min(CAST(coalesce(filled, 0) AS REAL))",
+        turning("test_a_turn_of_which_a_stop_did_the_first_half_is_no_bar_without_an_order"),
+    ),
+    Mutant(
         "a-turn-is-one-order",
         "D8",
         PLACING,
