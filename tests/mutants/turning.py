@@ -19,6 +19,14 @@ def turning(*names: str) -> tuple[str, ...]:
 
 TURNING = (
     Mutant(
+        "fills-are-shown-with-their-positions",
+        "D4",
+        "execution/decisions/closing.py",
+        "        for pause in (0.0, _FILL_SHOWN_S):\n",
+        "        for pause in (0.0,):\n",
+        close("test_a_fill_that_is_shown_a_moment_after_its_position_is_booked_at_its_price"),
+    ),
+    Mutant(
         "prices-of-before-are-fresh",
         "D6",
         PLACING,
