@@ -111,6 +111,31 @@ def test_a_position_that_no_known_fill_explains_is_asked_for_and_only_that(folde
 
 
 @pytest.mark.spec("D4")
+def test_a_fill_that_is_shown_a_moment_after_its_position_is_booked_at_its_price(folder):
+    """Adopted at the close and taken back at the next one it would cost the move of a bar."""
+    desk = Desk(folder, symbols=1, stops=False)
+    with desk.trader("live") as loop:
+        loop.run(bars=3)
+        loop, venue, symbol = decided(loop), desk.venue, desk.symbols[0]
+        by_hand(venue, symbol, "buy", 5)
+        venue.hidden["web-buy"] = venue.now_ms() + 400
+        before = loop.standing
+        loop.placing.place = lambda *_: None
+        loop._decide()
+        fills = loop._journal.fills_after(before.booked[0])
+        assert venue.fills[-1] in fills
+        signs = [1 if fill.side == "buy" else -1 for fill in fills]
+        amounts = [fill.price * fill.quantity for fill in fills]
+        paid = sum(sign * own for sign, own in zip(signs, amounts, strict=True))
+        paid += sum(fill.fee for fill in fills)
+        change = before.state.cash[0] - loop.standing.state.cash[0]
+        assert float(change) == pytest.approx(float(paid))
+        words = [own.words for own in desk.seen if getattr(own, "name", "") == "position-adopted"]
+        assert len(words) == 1
+        assert "was expected" not in words[0]  # it is told as what it is: somebody's fill
+
+
+@pytest.mark.spec("D4")
 def test_a_round_trip_that_leaves_no_trace_in_the_position_is_booked_before_the_next_bar(folder):
     desk = Desk(folder, symbols=2, stops=False)
     with desk.trader("live") as loop:

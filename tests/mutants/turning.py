@@ -19,6 +19,14 @@ def turning(*names: str) -> tuple[str, ...]:
 
 TURNING = (
     Mutant(
+        "fills-are-shown-with-their-positions",
+        "D4",
+        "execution/decisions/closing.py",
+        "        for pause in (0.0, _FILL_SHOWN_S):\n",
+        "        for pause in (0.0,):\n",
+        close("test_a_fill_that_is_shown_a_moment_after_its_position_is_booked_at_its_price"),
+    ),
+    Mutant(
         "prices-of-before-are-fresh",
         "D6",
         PLACING,
@@ -93,6 +101,22 @@ TURNING = (
         "loop.call_soon_threadsafe(over.wait, HELD_S)",
         "loop.call_soon_threadsafe(over.wait)",
         integration("loopback_socket", "test_no_message_is_read_while_requests_leave_side_by_side"),
+    ),
+    Mutant(
+        "a-stop-is-sent-for-a-position-that-will-not-come",
+        "D7",
+        GATE,
+        "if decided and self._switch.tripped():",
+        'if proposal.leg == "target" and self._switch.tripped():',
+        chains("test_no_stop_is_sent_for_an_order_that_the_kill_switch_keeps_back"),
+    ),
+    Mutant(
+        "an-order-is-filled-where-all-of-its-parts-are",
+        "D12",
+        "execution/replay.py",
+        "SELECT max(CAST(filled AS REAL))",
+        "SELECT min(CAST(coalesce(filled, 0) AS REAL))",
+        turning("test_a_turn_of_which_a_stop_did_the_first_half_is_no_bar_without_an_order"),
     ),
     Mutant(
         "a-turn-is-one-order",

@@ -39,6 +39,8 @@ _SHOWN_MS = 60_000
 """A payment may be shown so much later than its hour."""
 _CLOCKS_MS = 1_000
 """More than this machine's clock may differ from the exchange's."""
+_FILL_SHOWN_S = 0.5
+"""Time after which fills of a position that none explains are asked for once more."""
 _AHEAD_BARS = 3
 """Funding is asked for from so many bars ago: what was paid since the last close, and before it."""
 
@@ -174,8 +176,12 @@ class Accounts:
         request_ns = self._clock.monotonic_ns()
         questions: list[Callable[[], Any]] = [partial(self._venue.positions, self.symbols)]
         booked = self._booked(before, markets, self._venue.at_once([*questions, *self.beside])[0])
-        moved = unexplained(before.state, self.symbols, booked)
-        if moved:
+        for pause in (0.0, _FILL_SHOWN_S):
+            moved = unexplained(before.state, self.symbols, booked)
+            if not moved:
+                break
+            if pause:  # a fill may be shown a moment after the position that it made
+                self._clock.sleep(pause)
             self.settle(moved)
             request_ns = self._clock.monotonic_ns()
             booked = self._booked(before, markets, self._venue.positions(self.symbols))
