@@ -215,9 +215,10 @@ def _show_terms(config: "TrainConfig") -> None:
 
 def _show_compiling(config: "TrainConfig") -> None:
     """Print why nothing happens at first, where nobody asked for it."""
+    from stormsail.algorithms.config.derivable import is_open
     from stormsail.algorithms.config.derive import derive
 
-    if config.compile_update is None and derive(config).compile_update:
+    if is_open(config.compile_update) and derive(config).compile_update:
         typer.echo(
             f"{config.ppo.total_steps:,} steps: the update is compiled first, which takes some "
             "seconds (`compile_update`)"
