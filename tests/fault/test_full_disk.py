@@ -3,6 +3,7 @@
 The disk is a real one: a file system in memory of a fixed size, mounted for the test.
 """
 
+import gc
 import os
 import signal
 import subprocess
@@ -26,6 +27,12 @@ from stormsail.execution.kill_switch import KillSwitch
 from stormsail.execution.operator.status import Notice
 
 BINDING = Binding("a", "v", "paper", "15m", "USDT")
+
+
+@pytest.fixture(autouse=True)
+def thawed(monkeypatch):
+    """Keep the collector of this process as it is: it goes on to other tests."""
+    monkeypatch.setattr(gc, "freeze", lambda: None)
 
 
 @pytest.fixture
