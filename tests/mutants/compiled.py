@@ -106,7 +106,7 @@ COMPILED = (
         "compiled-environments-are-called-in-a-part",
         "Speed, CPU",
         "market/simulator/simulator.py",
-        "        if self._transition != self.transition:\n",
+        "        if self.is_compiled:\n",
         "        if columns.width > columns.whole:\n",
         unit(
             "simulator/compiled",
@@ -214,7 +214,7 @@ COMPILED = (
         "compiled-tries-again-without-a-compiler",
         "Speed, CPU",
         LOSSES,
-        "                self._fails = True\n",
+        "            self._fails = True\n",
         "",
         compiled("test_without_a_compiler_it_says_so_and_gives_the_eager_numbers"),
     ),

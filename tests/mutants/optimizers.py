@@ -279,9 +279,9 @@ OPTIMIZERS = (
         "vgs-median-compiled-as-absolute",
         "VGS median",
         "optim/fused/step.py",
-        'chosen != ("elementwise", "absolute", "per_tensor", "update")',
-        'chosen[::2] != ("elementwise", "per_tensor")',
-        optim("vgs_reference", "test_the_compiled_step_refuses_the_median_in_words"),
+        'follows_median=scaler.reference == "median",',
+        "follows_median=False,",
+        optim("compiled_step", "test_fifty_steps_are_the_eager_ones"),
     ),
     Mutant(
         "vgs-parts-of-an-abandoned-step-stay",
