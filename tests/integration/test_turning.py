@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 from itertools import accumulate
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from execution_lab import Killed
 from live_lab import live_desk
 from stormsail.core.errors import VenueError
 from stormsail.execution.loopback.faults import ORDER_FAULTS, WORLD
+from stormsail.execution.replay import _openings
 from stormsail.execution.venue import Refused, Unknown
 
 pytest.importorskip("ccxt")
@@ -98,6 +100,18 @@ def test_a_stop_that_fires_at_any_moment_of_a_turn_doubles_nothing(sign, parts):
         assert float(positions[-1] / target) == pytest.approx(1.0, rel=0.005), at
         assert max(abs(own / target) for own in positions[1:] if own * target > 0) < 1.005, at
         assert all(abs(own) <= abs(held) for own in positions if own * held > 0), at
+
+
+@pytest.mark.spec("R26")
+def test_a_turn_of_which_a_stop_did_the_first_half_is_no_bar_without_an_order():
+    """The parity report closes bars in which the order of a symbol was not filled."""
+    with live_desk() as desk, desk.trader() as loop:
+        turned(desk, loop, 1, Moments(lambda: desk.book.close_by_hand("BTCUSDT"), 5))
+        kinds = [own.kind for own in loop._journal.intents() if own.leg == "target"]
+        assert kinds == ["accepted", "refused", "accepted"]
+        bars = _openings(SimpleNamespace(journal=loop._journal))
+        *_, filled, _quantity = bars[loop.standing.ts][desk.symbols[0]]
+        assert filled == -float(desk.held()) > 0
 
 
 @pytest.mark.spec("R20")

@@ -276,8 +276,8 @@ ORDERS = (
         "the-switch-is-not-looked-at-last",
         "execution",
         GATE,
-        'if proposal.leg == "target" and self._switch.tripped():',
-        'if proposal.leg == "nothing" and self._switch.tripped():',
+        "if decided and self._switch.tripped():",
+        "if decided and not decided:",
         gate("test_the_switch_is_looked_at_after_the_intent"),
     ),
     Mutant(

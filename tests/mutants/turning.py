@@ -95,6 +95,22 @@ TURNING = (
         integration("loopback_socket", "test_no_message_is_read_while_requests_leave_side_by_side"),
     ),
     Mutant(
+        "a-stop-is-sent-for-a-position-that-will-not-come",
+        "D7",
+        GATE,
+        "if decided and self._switch.tripped():",
+        'if proposal.leg == "target" and self._switch.tripped():',
+        chains("test_no_stop_is_sent_for_an_order_that_the_kill_switch_keeps_back"),
+    ),
+    Mutant(
+        "an-order-is-filled-where-all-of-its-parts-are",
+        "D12",
+        "execution/replay.py",
+        "SELECT max(CAST(filled AS REAL))",
+        "SELECT min(CAST(coalesce(filled, 0) AS REAL))",
+        turning("test_a_turn_of_which_a_stop_did_the_first_half_is_no_bar_without_an_order"),
+    ),
+    Mutant(
         "a-turn-is-one-order",
         "D8",
         PLACING,

@@ -471,9 +471,12 @@ class OrderGate:
     def _submitted(self, proposals: Sequence[Proposal], view: MarketView) -> list[Outcome]:
         """Send the orders of a symbol one after the other; their intents are on disk."""
         outcomes: list[Outcome] = []
+        decided = any(own.leg == "target" for own in proposals)
         for place, proposal in enumerate(proposals):
             before = list(zip(proposals[:place], outcomes, strict=True))
             words = self._kept_back(proposal, before, view)
+            if decided and self._switch.tripped():  # perhaps in the meantime
+                words = "the kill switch was tripped"  # and a stop would wait for no position
             if words:
                 outcomes.append(Refused(NOT_SENT, words))
             else:
@@ -495,8 +498,6 @@ class OrderGate:
             closing = [outcome for own, outcome in before if own.leg == proposal.leg]
             if closing and not self._closed(closing, view.market):
                 return "the position before it is not known to be closed"
-        if proposal.leg == "target" and self._switch.tripped():  # perhaps in the meantime
-            return "the kill switch was tripped"
         return ""
 
     def _closed(self, outcomes: Sequence[Outcome], market: Market) -> bool:

@@ -125,6 +125,19 @@ def test_the_other_side_is_refused_with_what_closes_the_first(gate):
     assert (venue.sent, gate._journal.intents()) == ([], [])
 
 
+@pytest.mark.spec("D7")
+def test_no_stop_is_sent_for_an_order_that_the_kill_switch_keeps_back(gate):
+    def trip(_refusals):
+        gate._switch.trip(source="x", words="y")
+
+    venue = answering(gate, taken())
+    assert codes(gate.send(turn(), VIEWS, held(10), before=trip)) == ["not-sent"] * 3
+    assert venue.sent == []
+    guard = turn()[0]  # that of a position which is there is sent all the same
+    alone = replace(guard, request=replace(guard.request, client_id="alone"))
+    assert codes(gate.send([alone], VIEWS, held(-10))) == ["sent"]
+
+
 @pytest.mark.spec("D8")
 @pytest.mark.parametrize("answer", [taken(), REJECTED, Unknown("no answer")])
 def test_a_stop_is_sent_before_its_order_whatever_becomes_of_it(gate, answer):
