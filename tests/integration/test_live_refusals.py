@@ -1,5 +1,6 @@
 """What `stormsail live` refuses, at the loopback exchange: in words, nothing sent, nothing lost."""
 
+import gc
 import sqlite3
 from contextlib import closing
 from decimal import Decimal
@@ -26,6 +27,7 @@ class Command:
 
     def __init__(self, place, dialect, patch, captured):
         patch.setenv("XDG_STATE_HOME", str(place / "state"))
+        patch.setattr(gc, "freeze", lambda: None)  # this process goes on to other tests
         self.patch, self.captured = patch, captured
         (place / "desk").mkdir()
         self.desk = LiveDesk(place / "desk", dialect, symbols=1)

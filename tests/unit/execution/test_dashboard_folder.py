@@ -242,8 +242,9 @@ def test_a_journal_that_was_trimmed_or_replaced_is_read_anew(tmp_path: Path) -> 
     desk = Desk(tmp_path)
     kept = FolderView(tmp_path, "", desk.clock)
     journal = begun(desk, 0)
-    for bar in range(50):
-        put(journal, bar, "accepted")
+    with journal.transaction():
+        for bar in range(50):
+            put(journal, bar, "accepted")
     assert (len(kept().curve_ms), len(kept().orders)) == (50, 50)
     journal.trim(30, who="a test", now_ms=60)
     journal.compact()
@@ -253,8 +254,9 @@ def test_a_journal_that_was_trimmed_or_replaced_is_read_anew(tmp_path: Path) -> 
         path.unlink()
     desk.clock.advance(5.0)
     journal = begun(desk, 0)
-    for bar in range(30, 60):
-        put(journal, bar, "settled")
+    with journal.transaction():
+        for bar in range(30, 60):
+            put(journal, bar, "settled")
     journal.close()
     assert (kept().curve_ms, kept().orders) == (tuple(range(30, 60)), ())
 
@@ -274,8 +276,9 @@ def test_pages_that_look_at_the_same_time_see_the_same(tmp_path: Path) -> None:
 def test_a_long_history_is_thinned_and_keeps_both_ends(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     journal = desk.journal()
-    for hour in range(2 * POINTS):
-        journal.add_equity((hour, 100.0 + hour, 100.0 + hour, 100.0, 0.0, None, "ACTIVE"))
+    with journal.transaction():
+        for hour in range(2 * POINTS):
+            journal.add_equity((hour, 100.0 + hour, 100.0 + hour, 100.0, 0.0, None, "ACTIVE"))
     journal.close()
     view = FolderView(tmp_path, "", desk.clock)()
     assert len(view.curve_ms) == POINTS
