@@ -284,7 +284,7 @@ ALL_ACTIONS = (
     _bug(
         "rows-account-not-normalised",
         ROWS,
-        "return scaled[..., columns]",
+        "return torch.stack([scaled[..., column] for column in columns], -1)",
         "return account",
         ROW_TESTS,
         "test_an_account_is_scaled_as_the_columns_of_an_observation_are",
@@ -348,9 +348,9 @@ ALL_ACTIONS = (
     _bug(
         "draws-replay-plays-on",
         DRAWS,
-        "            running = running & ~(step.terminated | step.truncated)\n"
-        "            observation",
-        "            observation",
+        "                running = running & ~(step.terminated | step.truncated)\n"
+        "                observation",
+        "                observation",
         DRAW_TESTS,
         "test_what_follows_ruin_does_not_count",
     ),

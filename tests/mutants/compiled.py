@@ -106,7 +106,7 @@ COMPILED = (
         "compiled-environments-are-called-in-a-part",
         "Speed, CPU",
         "market/simulator/simulator.py",
-        "        if self._transition != self.transition:\n",
+        "        if self.is_compiled:\n",
         "        if columns.width > columns.whole:\n",
         unit(
             "simulator/compiled",

@@ -98,8 +98,8 @@ LEVELS = (
         "levels-value-at-risk-of-unsorted-mass",
         "levels",
         TAIL,
-        "mass = None if weight is None else weight[order]",
-        "mass = None if weight is None else weight.expand(order.shape)",
+        "_ranks_reaching(weight[order], alphas)",
+        "_ranks_reaching(weight.expand(order.shape), alphas)",
         unit("levels", "test_the_value_at_risk_reads_by_mass"),
     ),
     Mutant(

@@ -338,8 +338,8 @@ RISK = (
         "risk-trace-of-another-decay",
         "risk",
         CONTROL,
-        'trace=None if lam == "target" else Trace(self.config.ppo.gamma, lam),',
-        'trace=None if lam == "target" else Trace(1.0, self.config.ppo.gae_lambda),',
+        'trace = None if lam == "target" else Trace(self.config.ppo.gamma, lam)',
+        'trace = None if lam == "target" else Trace(1.0, self.config.ppo.gae_lambda)',
         control("risk/control", "test_the_control_sums_changes_with_the_decay_that_is_set"),
     ),
     Mutant(
@@ -585,8 +585,8 @@ RISK = (
         "risk-level-of-the-first-window-for-ever",
         "X3",
         CONTROL,
-        "level=tail.level,\n            trace=",
-        'level=self.__dict__.setdefault("first_level", tail.level),\n            trace=',
+        "torch.full((), tail.level,",
+        'torch.full((), self.__dict__.setdefault("first_level", tail.level),',
         control(
             "risk/advantage",
             "test_the_risk_of_every_update_is_that_below_the_level_of_its_own_window",
