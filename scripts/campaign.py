@@ -59,6 +59,7 @@ CAMPAIGNS = (
             *(*PYTEST, "--deselect", MONTH),
             *("-m", "campaign", "tests/fault/test_execution_kills.py"),
             *("tests/integration/test_execution_loop.py", "tests/integration/test_exactly_once.py"),
+            "tests/integration/test_turning.py",
             "tests/unit/execution/test_order_gate.py",
             "tests/unit/execution/connection/test_rate_budget.py",
         ),

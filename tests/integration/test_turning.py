@@ -3,17 +3,20 @@
 from decimal import Decimal
 from itertools import accumulate
 
+import numpy as np
 import pytest
 
 from execution_lab import Killed
 from live_lab import live_desk
 from stormsail.core.errors import VenueError
+from stormsail.execution.loopback.faults import ORDER_FAULTS, WORLD
 from stormsail.execution.venue import Refused, Unknown
 
 pytest.importorskip("ccxt")
 
 D = Decimal
 WEIGHT = 0.6
+WIRE = {name: fault for name, fault in ORDER_FAULTS.items() if fault.kind not in WORLD}
 
 
 class Moments:
@@ -186,3 +189,46 @@ def test_a_trader_that_dies_between_the_two_orders_sends_neither_again():
             positions = positions_since(desk, held, since)
             assert positions[-1] < 0, at
             assert min(positions) >= D("1.05") * positions[-1], at  # two targets, of two bars
+
+
+def drawn_turn(seed):
+    """Turn a position while requests go wrong and its stop fires; return what was struck."""
+    draw = np.random.Generator(np.random.PCG64([24, seed]))
+    sign = 1 if draw.random() < 0.5 else -1
+    with live_desk() as desk:
+        listing = desk.book.listings["BTCUSDT"]
+        if draw.random() < 0.3:
+            listing.market_max = D(25)
+
+        def fire():
+            for stop in desk.stops():
+                if stop.sign == -sign:
+                    desk.book._trigger(listing, stop, desk.book.price("BTCUSDT"))
+
+        moments = Moments(fire, int(draw.integers(1, 40)))
+        names = draw.choice(sorted(WIRE), size=2)
+        with desk.trader() as loop:
+            desk.bar(loop, sign * WEIGHT)
+            first = len(desk.exchange.of_group("order"))
+            for name in names:
+                number = first + int(draw.integers(1, 5))
+                desk.exchange.script["order", number] = WIRE[str(name)]
+            held, since = desk.held(), len(desk.book.fills)
+            turned(desk, loop, sign, moments)
+            for _ in range(3):
+                desk.clock.sleep(130.0)
+                desk.bar(loop, -sign * WEIGHT)
+            check(desk, loop)
+        positions = positions_since(desk, held, since)
+        largest = max(abs(own) for own in positions)
+        assert largest <= D("1.1") * max(abs(held), abs(positions[-1])), names
+        assert positions[-1] * sign < 0, names
+        return len(desk.exchange.struck)
+
+
+@pytest.mark.spec("R20 R24")
+@pytest.mark.campaign
+@pytest.mark.parametrize("first", range(0, 1000, 250))
+def test_a_thousand_turns_while_requests_go_wrong_double_nothing(first):
+    struck = [drawn_turn(seed) for seed in range(first, first + 250)]
+    assert sum(map(bool, struck)) > 150

@@ -462,7 +462,7 @@ def _near_products(
     x, p = x[order], (ordered - ordered[0]).to(x.dtype)
     first = torch.searchsorted(ordered, ordered - reach, right=True)  # nearest that counts
     sums = torch.nn.functional.pad(torch.stack((x, x * p)).cumsum(-1), (1, 0))  # [2, n + 1]
-    mass, moment = sums[:, :-1] - sums[:, first]
+    mass, moment = (sums[:, :-1] - sums[:, first]).unbind()
     return 2.0 * (x * (mass * (1.0 - p / reach) + moment / reach)).sum()
 
 
