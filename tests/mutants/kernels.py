@@ -80,7 +80,7 @@ KERNELS = (
     ),
     Mutant(
         "held-draws-of-a-graph-are-those-of-its-first-part",
-        "X9",
+        "all-actions",
         "algorithms/risk/limit.py",
         ".clamp(max=len(state[0]) - 1).split(count)",
         ".remainder(count).clamp(max=len(state[0]) - 1).split(count)",
