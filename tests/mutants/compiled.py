@@ -214,7 +214,7 @@ COMPILED = (
         "compiled-tries-again-without-a-compiler",
         "Speed, CPU",
         LOSSES,
-        "                self._fails = True\n",
+        "            self._fails = True\n",
         "",
         compiled("test_without_a_compiler_it_says_so_and_gives_the_eager_numbers"),
     ),

@@ -191,8 +191,8 @@ MODULES = (
         "critics-read-the-memory-of-the-actor",
         "M16",
         NETWORK,
-        "other = self.critic_trunk(observation, memory[:, own:], reset)",
-        "other = self.critic_trunk(observation, memory[:, :own], reset)",
+        "self.critic_trunk(observation, memory[:, own:], reset, rows)",
+        "self.critic_trunk(observation, memory[:, :own], reset, rows)",
         module("network", "test_playing_row_by_row_is_learning_in_one_piece"),
     ),
     Mutant(
