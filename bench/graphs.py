@@ -47,16 +47,18 @@ ROWS = (
     "256:4096:",
     "64:16384:",
     "64:4096:",
+    "256:16384:critic",
+    "64:16384:critic",
     "256:16384:eager_step",
-    "256:16384:absolute",
 )
 """Width, environments and switches of each row of `--speed`."""
 
 PHASES = ("rollout", "estimates", "epochs", "metrics", "checks")
 SWITCHES = {
     "eager_step": "the simulator's step is not compiled",
-    "absolute": "the scaler compares with the signal, so the optimizer's step is compiled",
-    "no_scaler": "no variance gradient scaler, so the optimizer's step is compiled",
+    "critic": "the limit is kept in its default form, by a critic of its own",
+    "eager_optimizer": "the optimizer's step is not compiled",
+    "no_scaler": "no variance gradient scaler",
     "no_rollout_graph": "the rollout is launched kernel by kernel",
     "no_epochs_graph": "minibatches are launched kernel by kernel",
     "no_recorder": "estimates and metrics are launched kernel by kernel",
@@ -65,7 +67,8 @@ SWITCHES = {
 }
 """Names of what is turned around in a variant."""
 CHANGES: dict[str, dict[str, Any]] = {
-    "absolute": {"vgs.reference": "absolute"},
+    "critic": {"risk.form": "critic"},
+    "eager_optimizer": {"optimizer.compiled": False},
     "no_scaler": {"vgs.enabled": False},
     "no_graphs": {"cuda_graphs": "off"},
 }

@@ -21,6 +21,7 @@ ROOT = HERE.parent
 TESTS = (
     "tests/unit/functional/kernels",
     "tests/unit/algorithms/update/test_graphs.py",
+    "tests/unit/algorithms/risk/test_captured_limit.py",
     "tests/unit/core/test_precision.py",
     "tests/unit/optim",
     "tests/unit/modules/test_memory.py",
@@ -35,8 +36,8 @@ ISOLATED = {
 }
 """Variants of the row that once died of an illegal memory access, with their environments."""
 ROWS = (
-    "256:16384:", "64:16384:", "256:4096:", "64:4096:", "256:16384:absolute",
-    "256:16384:eager_step",
+    "256:16384:", "64:16384:", "256:4096:", "64:4096:", "256:16384:critic", "64:16384:critic",
+    "256:16384:eager_optimizer", "256:16384:eager_step",
 )  # fmt: skip
 FATAL = 3
 """Exit code of `graphs.py` after an error that the device does not recover from."""

@@ -130,8 +130,8 @@ ALTERNATIVES = (
         "joined-columns-in-front-of-the-features",
         "joined columns",
         NETWORK,
-        "beside(first, features, account.to(features.dtype))",
-        "beside(first, account.to(features.dtype), features)",
+        "features = beside(first, features, account.to(features.dtype))",
+        "features = beside(first, account, features)",
         unit(
             "network",
             "test_joined_columns_meet_the_memory_in_front_of_the_actor",
@@ -159,8 +159,8 @@ ALTERNATIVES = (
         "joined-columns-are-zeros",
         "joined columns",
         NETWORK,
-        "beside(first, features, account.to(features.dtype))",
-        "beside(first, features, torch.zeros_like(account))",
+        "features = beside(first, features, account.to(features.dtype))",
+        "features = beside(first, features, torch.zeros_like(account))",
         unit(
             "network",
             "test_another_account_reaches_the_actor_through_the_joined_columns_only",

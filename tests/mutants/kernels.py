@@ -67,6 +67,62 @@ KERNELS = (
         ),
     ),
     Mutant(
+        "recorded-function-counts-what-it-did-to-be-recorded",
+        "S1-P1",
+        GRAPHS,
+        "                tensor.zero_() if before is None else tensor.copy_(before)\n",
+        "                tensor if before is None else tensor.copy_(before)\n",
+        unit(
+            "update/graphs",
+            "test_what_a_function_writes_to_be_recorded_is_put_back",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "held-draws-of-a-graph-are-those-of-its-first-part",
+        "all-actions",
+        "algorithms/risk/limit.py",
+        ".clamp(max=len(state[0]) - 1).split(count)",
+        ".remainder(count).clamp(max=len(state[0]) - 1).split(count)",
+        unit(
+            "risk/captured_limit",
+            "test_a_limit_through_places_of_a_graph_is_a_plain_one",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "device-product-forgets-the-last-inputs",
+        "S1-L1",
+        DENSE,
+        "    for begin in range(0, inputs, INPUTS):\n",
+        "    for begin in range(0, inputs // INPUTS * INPUTS, INPUTS):\n",
+        unit("kernels/dense", "test_a_product_with_its_tanh_is_that_of_float64"),
+    ),
+    Mutant(
+        "device-gradient-with-gaps-read-without",
+        "S1-L1",
+        DENSE,
+        "place = grad + row[:, None] * stride + unit[None, :]",
+        "place = grad + row[:, None] * units + unit[None, :]",
+        unit("kernels/dense", "test_a_gradient_with_gaps_between_its_rows_is_read_where_it_is"),
+    ),
+    Mutant(
+        "device-filled-columns-read-the-bias",
+        "S1-L1",
+        "functional/kernels/dense.py",
+        "of_weight[:units, :inputs]",
+        "of_weight[:units, -inputs:]",
+        unit("kernels/dense", "test_columns_that_fill_up_the_input_change_nothing"),
+    ),
+    Mutant(
+        "device-quantiles-cross-where-they-rise",
+        "S1-D1",
+        PAIRS,
+        "inner & (above < theta)",
+        "inner & (above > theta)",
+        unit("kernels/quantile_pairs", "test_loss_slope_and_share_are_those_of_all_pairs"),
+    ),
+    Mutant(
         "device-layer-forgets-resets-of-the-output",
         "S1-L1",
         ROWS,
@@ -111,9 +167,11 @@ KERNELS = (
         "S1-L1",
         DENSE,
         "            d = d * (1.0 - y * y)\n"
-        "            tl.store(slope + flat, d.to(slope.dtype.element_ty), mask=here)\n",
+        "            tl.store(slope + flat, d.to(slope.dtype.element_ty), mask=here)\n"
+        "        total += d\n",
         "            s = d * (1.0 - y * y)\n"
-        "            tl.store(slope + flat, s.to(slope.dtype.element_ty), mask=here)\n",
+        "            tl.store(slope + flat, s.to(slope.dtype.element_ty), mask=here)\n"
+        "        total += d\n",
         ROWS_OF_DENSE,
     ),
     Mutant(
@@ -128,8 +186,8 @@ KERNELS = (
         "device-tanh-of-nan-is-a-number",
         "S1-L1",
         DENSE,
-        "tl.where(x == x, y, x)",
-        "tl.where(x == x, y, 0.0)",
+        "    return tl.where(x == x, y, x)\n",
+        "    return tl.where(x == x, y, 0.0)\n",
         unit("kernels/dense", "test_large_and_small_inputs_and_nan_keep_their_tanh"),
     ),
     Mutant(

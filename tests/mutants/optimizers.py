@@ -284,6 +284,14 @@ OPTIMIZERS = (
         optim("compiled_step", "test_fifty_steps_are_the_eager_ones"),
     ),
     Mutant(
+        "vgs-median-compiled-moves-in-the-warm-up",
+        "VGS median",
+        "optim/fused/rows.py",
+        "torch.where(after > 0, moved, variance)",
+        "moved",
+        optim("compiled_step", "test_fifty_steps_are_the_eager_ones"),
+    ),
+    Mutant(
         "vgs-parts-of-an-abandoned-step-stay",
         "VGS micro-batches",
         PIPELINE,

@@ -251,8 +251,8 @@ SHORTFALL = (
         "critic-shortfall-sees-the-account",
         "shortfall",
         VALUES,
-        "if self._hides[reward] else",
-        "if False else",
+        "        if self._hides[reward]:\n",
+        "        if self._hides[0]:\n",
         unit(
             "action_values",
             "test_the_value_of_the_last_reward_does_not_see_hidden_columns",

@@ -6,6 +6,7 @@ actions that were not taken can be asked with the memory that the agent really h
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -94,10 +95,13 @@ class ActionValues(nn.Module):
 
     def value(self, x: Tensor, reward: int) -> Tensor:
         """Return the value of a state for one of the rewards, [*b]."""
-        body, last = self.states[reward]
-        seen = body.seeing(self.shown[reward], x) if self._hides[reward] else body(x)
-        out: Tensor = last(seen)[..., 0]
-        return out * self.unit[reward]
+        layers = self.states[reward]
+        if self._hides[reward]:
+            body, last = cast("tuple[Mlp, nn.Linear]", tuple(layers.children()))
+            out: Tensor = last(body.seeing(self.shown[reward], x))
+        else:
+            out = layers(x)
+        return out[..., 0] * self.unit[reward]
 
     def values(self, x: Tensor) -> Tensor:
         """Return the values of a state, [*b, R]."""

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -132,7 +132,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the last layer's activations, [..., width]."""
-        return self.behind(0, x)
+        return self._through(self.layers, x)
 
     @property
     def squashed(self) -> nn.Linear | None:
@@ -144,13 +144,12 @@ class Mlp(nn.Module):
         """Return the same where only some columns are seen: `shown` is 1 for these, else 0, [I]."""
         first = self.layers[0]
         if not isinstance(first, nn.Linear):
-            return self(x * shown)
+            return self._through(self.layers, x * shown)
         seen = nn.functional.linear(x, first.weight * shown, first.bias)
-        return self.behind(1, self.activation(seen))
+        return self._through(list(self.layers)[1:], self.activation(seen))
 
-    def behind(self, first: int, x: Tensor) -> Tensor:
-        """Return what the layers from `first` on make of their input."""
-        for layer in self.layers[first:]:
+    def _through(self, layers: Iterable[nn.Module], x: Tensor) -> Tensor:
+        for layer in layers:
             if self._squashes and isinstance(layer, nn.Linear) and launches(layer, x):
                 x = dense(x, layer.weight, layer.bias, tanh=True)
             else:

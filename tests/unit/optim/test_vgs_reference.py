@@ -298,14 +298,6 @@ def test_a_scaler_that_saw_nothing_reports_factors_of_one():
     assert [float(metrics[name]) for name in names] == [1.0, 1.0, 1.0, 0.0]
 
 
-def test_the_compiled_step_refuses_the_median_in_words():
-    params = {"w": parameter(2)}
-    optimizer = AdaptiveUPGD(params.values())
-    vgs = scaler(params, optimizer=optimizer)
-    with pytest.raises(StormsailError, match=r"reference='median'.*leave `compiled=True` out"):
-        GradientPipeline(params.items(), optimizer, scaler=vgs, compiled=True)
-
-
 def test_a_statistic_that_the_median_does_not_read_is_refused():
     with pytest.raises(StormsailError, match=r"elementwise_full.*median.*Use the statistic"):
         scaler({"w": parameter(2)}, statistic="elementwise_full")

@@ -291,7 +291,7 @@ class ActionCritic:
         for order, followed, branched in epochs:
             lesson = _lesson(course.targets, self._wanted(course.targets))
             chosen = order.split(BATCH)
-            states, ends = (_split(each, len(chosen)) for each in (followed, branched))
+            states, ends = _split(followed, len(chosen)), _split(branched, len(chosen))
             errors += [
                 self._step(Lesson(*(column[part] for column in lesson)), state, end)
                 for part, state, end in zip(chosen, states, ends, strict=True)

@@ -142,9 +142,9 @@ class _Table:
         if not self.columns:
             self._open(row)
         for names, places in self._groups:  # one call for a type: few kernels on a GPU
-            torch._foreach_copy_([own[t] for own in places], [row[name] for name in names])
-        for name, places in self._large.items():
-            places[t].copy_(row[name])
+            torch._foreach_copy_([place[t] for place in places], [row[name] for name in names])
+        for name, own in self._large.items():
+            own[t].copy_(row[name])
 
     def _open(self, row: dict[str, Tensor]) -> None:
         self.columns = {

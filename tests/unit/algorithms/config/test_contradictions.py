@@ -227,6 +227,8 @@ ON = {
     "adversary.attack_method": "sgld",
     "adversary.epsilon_schedule": "linear",
 }
+BESIDE = {"vgs.enabled": {"vgs.statistic": "norm"}}
+"""What a switch must meet to stand in the way."""
 ASKED_FOR = {
     "optimizer.compiled": True,
     "kl.penalty": True,
@@ -282,7 +284,7 @@ def test_a_contradiction_names_both_settings_and_the_way_out(name):
 @pytest.mark.parametrize(("path", "switch"), PAIRS)
 def test_what_asks_for_something_needs_its_switch(path, switch):
     value = ASKED_FOR[path]
-    error = refusal(**{switch: OFF[switch], path: value})
+    error = refusal(**{switch: OFF[switch], path: value, **BESIDE.get(switch, {})})
     assert f"`{path}` must be" in error.wrong
     assert f"while `{switch}` is" in error.wrong
     assert switch in error.remedy
