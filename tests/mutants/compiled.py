@@ -3,7 +3,7 @@
 from mutants.harness import Mutant
 from mutants.nodes import unit
 
-COMPILER = "core/graph_compiler.py"
+COMPILER = "core/machine_code/graph_compiler.py"
 LOSSES = "algorithms/update/compiled.py"
 
 
@@ -19,7 +19,7 @@ CHANGES = compiled(
 IN_PLACE = unit(
     "graph_compiler",
     "test_what_stays_in_place_is_read_anew_and_draws_are_those_of_eager_calls",
-    part="core",
+    part="core/machine_code",
 )
 
 HUBER = "functional/kernels/traced_huber.py"
@@ -79,7 +79,7 @@ COMPILED = (
         unit(
             "graph_compiler",
             "test_threads_compile_one_after_the_other",
-            part="core",
+            part="core/machine_code",
         ),
     ),
     Mutant(
@@ -91,7 +91,7 @@ COMPILED = (
         unit(
             "graph_compiler",
             "test_a_draw_from_a_computed_distribution_is_refused",
-            part="core",
+            part="core/machine_code",
         ),
     ),
     Mutant(
@@ -160,7 +160,11 @@ COMPILED = (
         COMPILER,
         "            tensor = node.target(values[node.args[0]], *node.args[1:])\n",
         "            tensor = node.target(values[node.args[0]], *node.args[1:]).clone()\n",
-        unit("graph_compiler", "test_a_view_of_what_stays_in_place_is_made_once", part="core"),
+        unit(
+            "graph_compiler",
+            "test_a_view_of_what_stays_in_place_is_made_once",
+            part="core/machine_code",
+        ),
     ),
     Mutant(
         "compiled-stays-traced-after-the-recording",

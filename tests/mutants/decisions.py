@@ -31,8 +31,8 @@ DECISIONS = (
         "what-no-fill-explains-is-not-asked-for",
         "D4",
         CLOSING,
-        "        if moved:\n",
-        "        if not moved:\n",
+        "            if not moved:\n                break",
+        "            if True:\n                break",
         close("test_a_position_that_no_known_fill_explains_is_asked_for_and_only_that"),
     ),
     Mutant(

@@ -3,12 +3,12 @@
 from mutants.harness import Mutant
 from mutants.nodes import integration, unit
 
-NUMBERS = "core/graph_numbers.py"
+NUMBERS = "core/machine_code/graph_numbers.py"
 
 
 def numbers(*names: str) -> tuple[str, ...]:
     """Return node ids of tests of functions on plain numbers."""
-    return unit("graph_numbers", *names, part="core")
+    return unit("graph_numbers", *names, part="core/machine_code")
 
 
 ONE_ACCOUNT = (

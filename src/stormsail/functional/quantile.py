@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from stormsail.core.graph_compiler import is_traced
+from stormsail.core.machine_code.graph_compiler import is_traced
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, clamp
 from stormsail.functional.kernels import quantile_pairs, row_sums, traced_huber

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from stormsail.core.errors import ShapeError
-from stormsail.core.graph_compiler import is_traced
+from stormsail.core.machine_code.graph_compiler import is_traced
 from stormsail.functional import recurrence
 from stormsail.functional.kernels.devices import may_launch
 from stormsail.functional.kernels.lstm_rows import LstmRows

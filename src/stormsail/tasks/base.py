@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.errors import ChoiceError, DtypeError, RangeError, ShapeError, nearest
-from stormsail.core.graph_compiler import is_traced
+from stormsail.core.machine_code.graph_compiler import is_traced
 from stormsail.core.task import Actions, Columns, Step
 
 _DTYPES = (torch.float32, torch.float64)

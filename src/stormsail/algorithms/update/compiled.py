@@ -21,8 +21,8 @@ from stormsail.algorithms.update.losses import Batch, Sums, batch_sums
 from stormsail.algorithms.update.rollout import EnvState, Played, played
 from stormsail.algorithms.update.schedules import Scheduled, is_zero
 from stormsail.core.errors import ConfigError
-from stormsail.core.graph_compiler import TensorFunction, compile_in_place
-from stormsail.core.machine_code import compiled_library
+from stormsail.core.machine_code.cpp import compiled_library
+from stormsail.core.machine_code.graph_compiler import TensorFunction, compile_in_place
 from stormsail.core.task import Task, is_capturable
 from stormsail.functional.kernels.lstm_rows import SOURCE, LstmRows
 from stormsail.modules.agent import Agent

@@ -12,7 +12,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TargetConfig, TrainConfig
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.errors import InvariantError
-from stormsail.core.graph_compiler import is_traced
+from stormsail.core.machine_code.graph_compiler import is_traced
 from stormsail.functional import categorical, quantile, returns, value_clip
 from stormsail.functional.kernels import quantile_pairs, traced_huber
 from stormsail.functional.kernels.devices import may_launch

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stormsail.core.graph_numbers import Number
+from stormsail.core.machine_code.graph_numbers import Number
 from stormsail.market.features import FeatureSet, Scaler
 from stormsail.market.gymnasium.bridge import (
     FRAMES_A_SECOND,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.core.graph_numbers import Number, number_graph
+from stormsail.core.machine_code.graph_numbers import Number, number_graph
 from stormsail.core.task import Step
 from stormsail.market.simulator.info import Info
 from stormsail.market.simulator.simulator import Simulator, flat

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.errors import DtypeError, RangeError, ShapeError
-from stormsail.core.graph_compiler import TensorFunction, compile_graph, is_traced
+from stormsail.core.machine_code.graph_compiler import TensorFunction, compile_graph, is_traced
 from stormsail.core.task import (
     Actions,
     Alternatives,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stormsail.core.graph_compiler import TensorFunction, compile_graph
+from stormsail.core.machine_code.graph_compiler import TensorFunction, compile_graph
 from stormsail.functional.optim import gradient_noise
 from stormsail.optim.fused import rows
 from stormsail.optim.fused.passes import Measured, Tensors

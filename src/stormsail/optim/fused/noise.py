@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stormsail.core.graph_compiler import TensorFunction, compile_graph
+from stormsail.core.machine_code.graph_compiler import TensorFunction, compile_graph
 from stormsail.optim.upgd.buckets import Buffer, fill_normal_
 
 ROUNDS = 7

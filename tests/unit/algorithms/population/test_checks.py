@@ -4,8 +4,8 @@ import pytest
 
 from population_lab import RATE, SEARCH, plan
 from stormsail.algorithms.population.checks import check_search
-from stormsail.core import graph_compiler
 from stormsail.core.errors import ConfigError
+from stormsail.core.machine_code import graph_compiler
 
 
 def test_nothing_is_compiled_to_see_what_can_be_searched(monkeypatch):

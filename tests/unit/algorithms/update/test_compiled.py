@@ -14,9 +14,10 @@ from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.update import compiled, epochs
 from stormsail.algorithms.update.compiled import CompiledLosses
 from stormsail.algorithms.update.losses import Sums, batch_sums
-from stormsail.core import graph_compiler, precision
+from stormsail.core import precision
 from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
+from stormsail.core.machine_code import graph_compiler
 from stormsail.modules.agent import Agent
 from training_lab import image, run_all, run_for, small
 

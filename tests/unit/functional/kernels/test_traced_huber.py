@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oracles import quantile as oracle
-from stormsail.core.graph_compiler import record_graph
+from stormsail.core.machine_code.graph_compiler import record_graph
 from stormsail.functional import quantile
 from stormsail.functional.kernels import traced_huber
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simulator_lab import market, settings, simulator, steady
-from stormsail.core import graph_compiler
+from stormsail.core.machine_code import graph_compiler
 from stormsail.core.task import Columns, part
 
 COMPILER = any(shutil.which(name) for name in ("c++", "g++", "clang++"))

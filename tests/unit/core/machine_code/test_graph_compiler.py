@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from stormsail.core import graph_compiler
 from stormsail.core.errors import ConfigError
-from stormsail.core.graph_compiler import compile_graph, compile_in_place, is_traced
+from stormsail.core.machine_code import graph_compiler
+from stormsail.core.machine_code.graph_compiler import compile_graph, compile_in_place, is_traced
 
 COMPILER = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
 

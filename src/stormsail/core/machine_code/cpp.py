@@ -27,7 +27,7 @@ def compiled_library(file: str, *, instead: str) -> Library:
     """
     from torch._inductor.codecache import CppCodeCache  # takes seconds to import
 
-    source = Path(__file__).parents[1] / file
+    source = Path(__file__).parents[2] / file
     try:
         functions = CppCodeCache.load(source.read_text(), extra_flags=CONTRACTED)
     except (RuntimeError, OSError) as error:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 
-from stormsail.core.graph_compiler import TensorFunction, record_graph
+from stormsail.core.machine_code.graph_compiler import TensorFunction, record_graph
 
 Number = float | int | bool
 NumberFunction = Callable[..., tuple[Number, ...]]

@@ -6,7 +6,7 @@ import struct
 import pytest
 import torch
 
-from stormsail.core.graph_numbers import number_graph
+from stormsail.core.machine_code.graph_numbers import number_graph
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7e-310, 1e300, -1e308, 7.0)
 SPECIAL += (math.inf, -math.inf, math.nan, 0.1, -0.3, 2.0**52 + 0.5, 1 / 3)

@@ -1,0 +1,1 @@
+"""What becomes machine code on a CPU: recorded graphs, and C++ of our own."""
