@@ -11,6 +11,7 @@ HEADS = "modules/actions.py"
 ROWS = "algorithms/risk/rows.py"
 DRAWS = "algorithms/risk/draws.py"
 CONTROL = "algorithms/risk/limit.py"
+TAIL_OF_DRAWS = "algorithms/risk/draws_tail.py"
 
 
 def _bug(name: str, file: str, old: str, new: str, module: str, test: str) -> Mutant:
@@ -155,17 +156,17 @@ ALL_ACTIONS = (
     ),
     _bug(
         "error-that-forgets-where-draws-lie",
-        CONTROL,
-        "place=draw_places(self.task, self._state(*sample.state)),",
+        TAIL_OF_DRAWS,
+        "place=draw_places(task, kind(*sample.state)),",
         "place=None,",
         DRAW_TESTS,
         "test_the_error_counts_bars_that_episodes_share",
     ),
     _bug(
         "error-that-reaches-one-length",
-        CONTROL,
-        "reach=REACH * self.horizon,",
-        "reach=self.horizon,",
+        TAIL_OF_DRAWS,
+        "reach=REACH * (episode_steps(task) or 1),",
+        "reach=episode_steps(task) or 1,",
         DRAW_TESTS,
         "test_the_error_counts_bars_that_episodes_share",
     ),

@@ -21,6 +21,7 @@ from stormsail.algorithms.risk.saved import Fit, check_tensors, kind_of, like
 from stormsail.algorithms.update.graphs import Recorder
 from stormsail.algorithms.update.rollout import Options, Rollout
 from stormsail.core.task import DiscreteActions, Task, action_mask, with_batch
+from stormsail.functional import risk
 from stormsail.modules.agent import Agent
 
 CAPACITY = 16384
@@ -284,6 +285,13 @@ class DrawMemory:
     def constant_returns(self) -> Tensor:
         """Return what each action held throughout would have made of every draw, [n, K]."""
         return self._kept.constant[self._scored]
+
+    def best_held(self, alpha: float) -> float | None:
+        """Return the largest CVaR of an action that is held throughout; None without a draw."""
+        if len(self) == 0:
+            return None
+        held = self.constant_returns().T.contiguous()  # [K, n]
+        return float(risk.empirical_cvar(held, alpha=alpha).max())
 
     @property
     def _kept(self) -> Draws:

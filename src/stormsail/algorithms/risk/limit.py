@@ -49,13 +49,14 @@ from stormsail.algorithms.risk.branches import (
 )
 from stormsail.algorithms.risk.control import (
     LEVEL_STEP,
-    NOTHING,
+    OTHER_DRAWS,
     SOURCES,
     RiskReport,
     Tail,
     aim_inside,
 )
 from stormsail.algorithms.risk.draws import CAPACITY, DrawMemory, held_returns
+from stormsail.algorithms.risk.draws_tail import measure_tail
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensor
 from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.graphs import Recorder, captures
@@ -130,15 +131,6 @@ HELD = 5
 
 MOST_SHARE = 1.0 - 1e-3
 """Largest share x of the risk advantage."""
-
-OTHER_DRAWS = 2.0
-"""Standard errors for each of the margin where episodes share draws. The agent meets others later,
-which are off themselves, and has learned from those of the estimate: on `crash` six agents had a
-CVaR on other bars that was away from the estimate by two errors, root mean square."""
-
-REACH = 2
-"""Lengths of an episode within which two are near each other where they share draws: one alone
-would count two that share half of their bars by half of what they share."""
 
 NORMAL_95 = 1.959963984540054
 """Standard errors on either side of an estimate that hold 95 % of a normal distribution."""
@@ -339,34 +331,8 @@ class LimitControl:
 
     def measure(self) -> Tail:
         """Return the tail of the present policy's outcomes over all remembered draws."""
-        config = self.config.risk
-        if len(self.draws) == 0:  # none has a score: nothing limits the tail, or not yet
-            return NOTHING._replace(spread=self.draws.spread())
-        alpha = config.cvar_alpha
-        sample = self.draws.sample(alpha, since=self.updates - RECENT * self.rounds)
-        cvar = float(risk.empirical_cvar(sample.result, alpha=alpha, weight=sample.weight))
-        level = float(risk.weighted_value_at_risk(sample.result, sample.weight, alpha=alpha))
-        error = risk.stratified_cvar_error(
-            sample.result,
-            sample.weight,
-            sample.is_risky,
-            alpha=alpha,
-            level=level,
-            draws=len(self.draws),
-            place=draw_places(self.task, self._state(*sample.state)),
-            reach=REACH * self.horizon,
-        )
-        mean = (sample.result * sample.weight).sum()
-        variance = (sample.weight * (sample.result - mean).square()).sum()
-        return Tail(
-            samples=len(sample.result),
-            is_ready=len(self.draws) >= config.least_samples,
-            raw=cvar,
-            empirical=cvar,
-            error=float(error),
-            level=level,
-            spread=float(variance.sqrt()),
-        )
+        since = self.updates - RECENT * self.rounds
+        return measure_tail(self.draws, self.task, self._state, self.config.risk, since=since)
 
     def _move_level(self, tail: Tail) -> None:
         limit = self.config.risk.cvar_limit
@@ -530,12 +496,7 @@ class LimitControl:
         return best is not None and best < config.cvar_limit
 
     def _best_held(self) -> float | None:
-        """Return the largest CVaR of an action that is held throughout all remembered draws."""
-        if len(self.draws) == 0:
-            return None
-        held = self.draws.constant_returns()  # [n, K]
-        each = risk.empirical_cvar(held.T.contiguous(), alpha=self.config.risk.cvar_alpha)
-        return float(each.max())
+        return self.draws.best_held(self.config.risk.cvar_alpha)
 
     def unit(self, tail: Tail) -> float:
         """Return the size that distances to the limit are measured in."""

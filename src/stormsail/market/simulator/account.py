@@ -70,6 +70,11 @@ def choose(over: Tensor, first: State, second: State) -> State:
     )
 
 
+def unshared(state: State) -> State:
+    """Return the state without shared memory, as every later state is."""
+    return State(*(tensor.clone() for tensor in state))
+
+
 class CostRates(NamedTuple):
     """What an account's fills cost in an episode, [B] each; see `config.Costs`."""
 

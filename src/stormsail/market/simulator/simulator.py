@@ -36,6 +36,7 @@ from stormsail.market.simulator.account import (
     choose,
     open_accounts,
     stop_hit,
+    unshared,
 )
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.simulator.episodes import Draws, Starts, drawn_rows, split_draws, window_of
@@ -219,7 +220,7 @@ class Simulator:
         draws = split_draws(self.draw(generator), self.config)
         symbol, row = self._starts.pick(draws.start)
         last = row + self.config.episode_bars
-        state = _own(self._opened(symbol, row, last, self._costs(symbol, draws)))
+        state = unshared(self._opened(symbol, row, last, self._costs(symbol, draws)))
         return state, self._observer.first(state)
 
     def place(
@@ -249,7 +250,7 @@ class Simulator:
             _check_places(*place, self.batch)
         self._check_known(symbol.cpu(), row.cpu())
         symbol, row, last = (tensor.to(self.device) for tensor in (symbol, row, last))
-        state = _own(self._opened(symbol, row, last, self._costs(symbol, None)))
+        state = unshared(self._opened(symbol, row, last, self._costs(symbol, None)))
         return state, self._observer.first(state)
 
     def _check_known(self, symbol: Tensor, row: Tensor) -> None:
@@ -522,11 +523,6 @@ def _compiled(transition: Transition, example: tuple[State, Tensor, Tensor]) -> 
         return State(*tensors[:width]), Step(observation, reward, terminated, truncated, info)
 
     return call
-
-
-def _own(state: State) -> State:
-    """Return the state without shared memory, as every later state is."""
-    return State(*(tensor.clone() for tensor in state))
 
 
 def _reward_of(config: MarketConfig, dtype: torch.dtype) -> BoundReward | None:
