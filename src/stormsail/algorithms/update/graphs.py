@@ -11,6 +11,7 @@ so a checkpoint saves it as ever, and a resumed run, which records its graphs an
 same numbers. What is drawn while a graph is made is put back.
 """
 
+import gc
 import threading
 import warnings
 import weakref
@@ -105,16 +106,21 @@ def _own_stream(owner: object) -> torch.cuda.Stream:
     a graph that is made anew, or a learner that is collected, would leave the others with an
     illegal address.
     """
-    handed = (torch.cuda.Stream(priority=each) for each in _PRIORITIES for _ in range(_STREAMS))
-    stream = next(handed)
-    while stream.cuda_stream in _TAKEN:
-        other = next(handed, None)
-        if other is None:  # more graphs than streams: share one, which is safe while both live
-            break
-        stream = other
+    stream = _free_stream()
+    if stream is None:  # learners that nobody needs may still have theirs
+        gc.collect()
+        stream = _free_stream()
+    if stream is None:  # share one: safe while both live and are not launched at a time
+        stream = torch.cuda.Stream(priority=_PRIORITIES[-1])
     _TAKEN.add(stream.cuda_stream)
     weakref.finalize(owner, _TAKEN.discard, stream.cuda_stream)
     return stream
+
+
+def _free_stream() -> torch.cuda.Stream | None:
+    """Return a stream that no living graph was recorded on; None where all are taken."""
+    handed = (torch.cuda.Stream(priority=each) for each in _PRIORITIES for _ in range(_STREAMS))
+    return next((stream for stream in handed if stream.cuda_stream not in _TAKEN), None)
 
 
 class CapturedRollout:

@@ -9,7 +9,9 @@ ROWS, UNITS, REPEAT, WARPS = 32, 128, 8, 4
 """Rows and columns of a block at most, blocks of a program, and warps that share one."""
 
 LONG = 32
-"""Blocks of a program that only adds up."""
+"""Blocks of a program that only adds up, in a table that has enough of them."""
+LARGE = 1 << 27
+"""Numbers of such a table."""
 LONGEST = 4096
 """Columns of a table whose rows one program adds up at once."""
 
@@ -36,7 +38,8 @@ def slopes_and_sums(grad: Tensor, output: Tensor | None) -> tuple[Tensor, Tensor
     rows, units = grad.shape
     if rows == 0:
         return grad, torch.zeros(units, device=grad.device)
-    grid, options = blocks(rows, units, repeat=LONG if output is None else REPEAT)
+    is_large = output is None and rows * units >= LARGE
+    grid, options = blocks(rows, units, repeat=LONG if is_large else REPEAT)
     sums = torch.empty(grid[0], units, device=grad.device)
     slope = grad if output is None else torch.empty_like(output)
     kernel[grid](

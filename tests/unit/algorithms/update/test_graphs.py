@@ -310,6 +310,26 @@ def test_no_two_living_graphs_are_recorded_on_one_stream(monkeypatch):
     assert graphs._own_stream(one_more).cuda_stream in {11, 12, 13, 21, 22, 23, 31, 32, 33}
 
 
+def test_streams_of_learners_that_nobody_needs_are_free_again(monkeypatch):
+    class Owner:
+        pass
+
+    monkeypatch.setattr(graphs, "_TAKEN", set())
+    monkeypatch.setattr(torch.cuda, "Stream", Streams(1))
+    kept = [Owner() for _ in range(2)]
+    for owner in kept:
+        graphs._own_stream(owner)
+    forgotten = Owner()
+    forgotten.itself = forgotten  # only the collector finds it
+    freed = graphs._own_stream(forgotten).cuda_stream
+    gc.disable()
+    try:
+        del forgotten
+        assert graphs._own_stream(Owner()).cuda_stream == freed
+    finally:
+        gc.enable()
+
+
 @pytest.mark.gpu
 def test_a_graph_outlives_another_one_that_is_destroyed():
     """Its products read a workspace, which must not be freed with that of the other graph."""
