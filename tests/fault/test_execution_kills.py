@@ -15,11 +15,13 @@ import pytest
 from scipy import stats
 
 from execution_lab import EXACT, Desk, Killed, config, quick_folder
+from stormsail.execution.config import Feed
 from stormsail.execution.journal import NAME, Journal
 from stormsail.execution.reconcile import filled_quantity
 from stormsail.execution.replay import replay
 
 FAULTS = (None, None, None, "lost", "silent", "late", "refuse", "half")
+VISIBLE_AFTER_S = Feed().visible_after_s
 
 
 class Boundaries:
@@ -118,6 +120,7 @@ def trial(monkeypatch, seed, *, stops):
             assert all(ready), "an order before READY"
             assert desk.clock.monotonic_ns() - before <= 5e9
             loop.run(bars=2)
+            desk.clock.advance(VISIBLE_AFTER_S)  # what the venue never got is unknown for so long
             loop.accounts.settle()
         check_books(desk)
         return len(desk.venue.requests) - sent
