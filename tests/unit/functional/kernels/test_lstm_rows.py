@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from oracles import recurrence as oracle
-from stormsail.core import machine_code
 from stormsail.core.errors import ConfigError, InvariantError
+from stormsail.core.machine_code import cpp
 from stormsail.functional import recurrence
 from stormsail.functional.kernels import products
 from stormsail.functional.kernels.lstm_rows import SOURCE, LstmRows
@@ -34,7 +34,7 @@ SIZES = {  # rows, sequences, inputs, units, share of resets
 
 @pytest.fixture(scope="module")
 def rows():
-    return LstmRows(machine_code.compiled_library(SOURCE, instead="wait"))
+    return LstmRows(cpp.compiled_library(SOURCE, instead="wait"))
 
 
 def draw(rows, batch, inputs, units, share, *, seed=1):
@@ -160,7 +160,7 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch):
 
     monkeypatch.setattr(codecache.CppCodeCache, "load", fail)
     with pytest.raises(ConfigError, match=r"lstm_rows\.cpp needs a working C\+\+ compiler") as told:
-        machine_code.compiled_library(SOURCE, instead="set it to false")
+        cpp.compiled_library(SOURCE, instead="set it to false")
     assert "no such program" in str(told.value)
     assert "and more" not in str(told.value)
     assert "set it to false" in str(told.value)
@@ -168,4 +168,4 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch):
 
 def test_what_has_gaps_in_memory_is_not_passed_on():
     with pytest.raises(InvariantError, match="without gaps"):
-        machine_code.compiled_library(SOURCE, instead="")("any", (), [torch.zeros(4, 4).t()])
+        cpp.compiled_library(SOURCE, instead="")("any", (), [torch.zeros(4, 4).t()])
