@@ -25,13 +25,23 @@ after every action, on the same draws.
 
 import copy
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from stormsail.algorithms.risk.branches import Branches
+from stormsail.algorithms.risk.lessons import (
+    BATCH,
+    Branched,
+    Followed,
+    Lesson,
+    Lessons,
+    Targets,
+    draw_lessons,
+    split,
+)
 from stormsail.algorithms.risk.rows import ROWS, RowMemory, Rows, scaled_account
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensors, like, row_fits
 from stormsail.algorithms.update.graphs import Recorder
@@ -59,12 +69,6 @@ RATE = 2e-3
 
 SAMPLED_ROWS = (1024, 2048)
 """Remembered steps that are looked at in one update: as many as the rollout has, within these."""
-
-BATCH = 256
-"""Of them in one step of the optimizer."""
-
-EPOCHS = 4
-"""How often each is used."""
 
 UNIT_STEP = 0.1
 """Share by which the unit of the outputs follows the targets with every update."""
@@ -108,72 +112,6 @@ def frame_of(level: float, spread: float, horizon: int | None, device: torch.dev
     """Return these numbers on a device; without a spread or a horizon the unit is 1."""
     numbers = torch.tensor([level, spread or 1.0], dtype=torch.float32).to(device)
     return Frame(numbers[0], numbers[1], float(horizon or 1))
-
-
-class Targets(NamedTuple):
-    """Inputs and parts of the targets for n steps; nothing of it changes while it is learned."""
-
-    own: Tensor
-    """Inputs before the step, [n, X]."""
-    following: Tensor
-    """Inputs after each action, [n, K, X]."""
-    probability: Tensor
-    """Of every action in the state before the step, [n, K]."""
-    reward: Tensor
-    """Of both kinds, [n, K, R]."""
-    discount: Tensor
-    """Of what follows, 0 where nothing does, [n, K, R]."""
-    ceiling: Tensor
-    """Highest possible value, [n, 1, R]."""
-    weight: Tensor
-    """[n]."""
-
-
-class Lesson(NamedTuple):
-    """What n remembered steps teach."""
-
-    own: Tensor
-    """Inputs before the step, [n, X]."""
-    value: Tensor
-    """Of both rewards under the policy, [n, R]."""
-    added: Tensor
-    """What each action adds to the shortfall, about their mean, [n, K]."""
-    weight: Tensor
-    """[n]."""
-
-
-class Followed(NamedTuple):
-    """States of the newest rollout, and what followed them."""
-
-    own: Tensor
-    """Inputs, [n, X]."""
-    wanted: Tensor
-    """What they earned, and added to the shortfall, [n, R]."""
-    weight: Tensor
-    """[n]."""
-
-
-class Branched(NamedTuple):
-    """States of the newest rollout, and what every action led to."""
-
-    own: Tensor
-    """Inputs, [n, X]."""
-    added: Tensor
-    """What each action added to the shortfall of the episode, about their mean, [n, K]."""
-
-
-_States = TypeVar("_States", Followed, Branched)
-
-
-class Course(NamedTuple):
-    """All that the steps of one round of learning are made of."""
-
-    targets: Targets
-    orders: tuple[Tensor, ...]
-    """Of the remembered steps in each epoch, int64 [n]."""
-    followed: tuple[Followed | None, ...]
-    """States of each epoch, in its order."""
-    branched: tuple[Branched | None, ...]
 
 
 def first_weights(generators: Generators) -> torch.Generator:
@@ -272,8 +210,8 @@ class ActionCritic:
             group["lr"] = RATE * rate if self._rate is None else self._rate.fill_(RATE * rate)
         followed = None if rollout is None else self._followed(rollout, frame, generator)
         branched = None if branches is None else self._branched(rollout, branches, frame)
-        course = _course(targets, followed, branched, generator)
-        error = self._recorder("the steps of the risk critic", self._fit, course, writes=self._own)
+        lessons = draw_lessons(targets, followed, branched, generator)
+        error = self._recorder("the steps of the risk critic", self._fit, lessons, writes=self._own)
         self.updates += 1
         return error
 
@@ -284,14 +222,14 @@ class ActionCritic:
         for state in self.optimizer.state.values():
             yield from state.values()
 
-    def _fit(self, course: Course) -> Tensor:
+    def _fit(self, lessons: Lessons) -> Tensor:
         """Take all steps of a round; return their mean error."""
         errors = []
-        epochs = zip(course.orders, course.followed, course.branched, strict=True)
+        epochs = zip(lessons.orders, lessons.followed, lessons.branched, strict=True)
         for order, followed, branched in epochs:
-            lesson = _lesson(course.targets, self._wanted(course.targets))
+            lesson = _lesson(lessons.targets, self._wanted(lessons.targets))
             chosen = order.split(BATCH)
-            states, ends = _split(followed, len(chosen)), _split(branched, len(chosen))
+            states, ends = split(followed, len(chosen)), split(branched, len(chosen))
             errors += [
                 self._step(Lesson(*(column[part] for column in lesson)), state, end)
                 for part, state, end in zip(chosen, states, ends, strict=True)
@@ -563,40 +501,6 @@ class ActionCritic:
                 for name, fit in self._row.items()
             }
             check_tensors(saved["table"], wanted, part="critic/memory")
-
-
-def _course(
-    targets: Targets,
-    followed: Followed | None,
-    branched: Branched | None,
-    generator: torch.Generator,
-) -> Course:
-    """Draw the order of every epoch, and the states that it looks at beside."""
-    count, device = len(targets.weight), targets.weight.device
-    rows = -(-count // BATCH) * BATCH
-    epochs = []
-    for _ in range(EPOCHS):
-        order = torch.randperm(count, generator=generator, device=generator.device)
-        states = _shuffled(followed, rows, generator)
-        epochs.append((order.to(device), states, _shuffled(branched, rows, generator)))
-    return Course(targets, *zip(*epochs, strict=True))
-
-
-def _shuffled(states: _States | None, most: int, generator: torch.Generator) -> _States | None:
-    """Return some of the states, in another order."""
-    if states is None:
-        return None
-    order = torch.randperm(len(states.own), generator=generator, device=generator.device)
-    chosen = order[:most].to(states.own.device)
-    return type(states)(*(column[chosen] for column in states))
-
-
-def _split(states: _States | None, parts: int) -> list[_States | None]:
-    """Return the states of each step of an epoch."""
-    if states is None:
-        return [None] * parts
-    pieces = zip(*(column.tensor_split(parts) for column in states), strict=True)
-    return [type(states)(*piece) for piece in pieces]
 
 
 def _lesson(targets: Targets, wanted: Tensor) -> Lesson:

@@ -144,6 +144,25 @@ class Seen(NamedTuple):
     """Of each critic's distribution, normalised, [*b, C]."""
 
 
+def seen(agent: Agent, predicted: Tensor, target: Tensor) -> Seen:
+    """Return the same where it is no by-product of a loss; shares of other critics are 0.
+
+    The share of linear pairs is the mean over critics: each has pairs of its own with the target
+    that they share.
+    """
+    means = agent.network.critic.means(predicted)
+    if agent.spec.critic.kind != "quantile":
+        zero = torch.zeros_like(predicted[..., 0, 0])
+        return Seen(zero, zero, means)
+    linear = quantile.huber_active(
+        predicted.flatten(-2),  # all critics have as many quantiles
+        target,
+        kappa=agent.spec.critic.huber_kappa,
+        target_weight=atom_weights(agent, target),
+    )
+    return Seen(linear, quantile.crossing_fraction(predicted).mean(-1), means)
+
+
 def losses_and_seen(agent: Agent, predicted: Tensor, target: Tensor) -> tuple[Tensor, Seen | None]:
     """Return `losses`, and what they say on the way.
 

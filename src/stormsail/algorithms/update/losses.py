@@ -24,7 +24,7 @@ from stormsail.algorithms.update.adversary import (
 from stormsail.algorithms.update.schedules import Scheduled, is_zero
 from stormsail.core.errors import DataError
 from stormsail.core.precision import network_precision
-from stormsail.functional import perturbation, policy, quantile, risk, statistics, twin
+from stormsail.functional import perturbation, policy, risk, statistics, twin
 from stormsail.functional.kernels.devices import may_launch
 from stormsail.functional.kernels.policy_loss import policy_sums
 from stormsail.modules.actions import CategoricalHead, grid_log_prob
@@ -469,11 +469,7 @@ def _critic_columns(
 ) -> dict[str, Tensor]:
     """Return statistics of the predictions, [L, n] each, if the loss has not `seen` them."""
     if seen is None:
-        seen = critic_targets.Seen(
-            linear=_huber_linear(agent, predicted, batch),
-            crossing=_crossing(agent, predicted),
-            means=agent.network.critic.means(predicted),
-        )
+        seen = critic_targets.seen(agent, predicted, batch.target)
     gap = seen.means.amax(-1) - seen.means.amin(-1)
     return {
         "huber_linear": seen.linear,
@@ -582,23 +578,3 @@ def _measured_losses(
         return plain, plain, seen
     clipped = critic_targets.clipped_losses(agent, predicted, batch.predicted, batch.target, config)
     return plain, clipped, seen
-
-
-def _huber_linear(agent: Agent, predicted: Tensor, batch: Batch) -> Tensor:
-    """Return the share of pairs in the linear part of the quantile loss; 0 for other critics.
-
-    The mean over critics: each has pairs of its own with the target that they share.
-    """
-    if agent.spec.critic.kind != "quantile":
-        return torch.zeros_like(batch.weight)
-    kappa = agent.spec.critic.huber_kappa
-    mass = critic_targets.atom_weights(agent, batch.target)
-    every = predicted.flatten(-2)  # all critics have as many quantiles
-    return quantile.huber_active(every, batch.target, kappa=kappa, target_weight=mass)
-
-
-def _crossing(agent: Agent, predicted: Tensor) -> Tensor:
-    """Return the share of neighbouring quantiles in the wrong order; 0 for other critics."""
-    if agent.spec.critic.kind != "quantile":
-        return torch.zeros_like(predicted[..., 0, 0])
-    return quantile.crossing_fraction(predicted).mean(-1)

@@ -31,6 +31,26 @@ def _pull(u, kappa, up, down, PINBALL: tl.constexpr):
 
 
 @triton.jit
+def _crossing(predicted, at, theta, here, level, N: tl.constexpr, KIND: tl.constexpr):
+    """Return the share of neighbouring levels that are in the wrong order."""
+    inner = here & (level + 1 < N)[None, :]
+    above = tl.load(predicted + at + 1, mask=inner, other=0.0).to(KIND)
+    wrong = tl.sum(tl.where(inner & (above < theta), 1.0, 0.0).to(KIND), axis=1)
+    return wrong * tl.full([], 1.0 / max(N - 1, 1), KIND)
+
+
+@triton.jit
+def _level_mean(
+    mass, theta, here, level, N: tl.constexpr, MASSES: tl.constexpr, KIND: tl.constexpr
+):
+    """Return the mean over levels, with a mass for each where they are not alike."""
+    share = tl.full([], 1.0 / N, KIND)
+    if MASSES:
+        share = tl.load(mass + level, mask=level < N, other=0.0).to(KIND)[None, :]
+    return tl.sum(tl.where(here, theta * share, 0.0), axis=1)
+
+
+@triton.jit
 def quantile_huber(
     predicted, target, tau, kappa_at, mass, level_mass, loss, slope, active, crossed, means,
     samples, shared,
@@ -73,16 +93,9 @@ def quantile_huber(
     if COUNT:
         counted = tl.sum(tl.where(here, beyond, 0.0), axis=1) * scale
         tl.store(active + sample, counted.to(active.dtype.element_ty), mask=is_sample)
-        inner = here & (level + 1 < N)[None, :]
-        above = tl.load(predicted + at + 1, mask=inner, other=0.0).to(KIND)
-        wrong = tl.sum(tl.where(inner & (above < theta), 1.0, 0.0).to(KIND), axis=1)
-        wrong *= tl.full([], 1.0 / max(N - 1, 1), KIND)
+        wrong = _crossing(predicted, at, theta, here, level, N, KIND)
         tl.store(crossed + sample, wrong.to(crossed.dtype.element_ty), mask=is_sample)
-        if LEVEL_MASSES:
-            share = tl.load(level_mass + level, mask=is_level, other=0.0).to(KIND)[None, :]
-            middle = tl.sum(tl.where(here, theta * share, 0.0), axis=1)
-        else:
-            middle = tl.sum(tl.where(here, theta, 0.0), axis=1) * scale
+        middle = _level_mean(level_mass, theta, here, level, N, LEVEL_MASSES, KIND)
         tl.store(means + sample, middle.to(means.dtype.element_ty), mask=is_sample)
     if not PINBALL:
         scale /= kappa
