@@ -842,9 +842,9 @@ LEARNER = (
     Mutant(
         "share-of-pairs-by-another-threshold",
         "S4-V7",
-        LOSSES,
-        "kappa = agent.spec.critic.huber_kappa\n",
-        "kappa = 1.0\n",
+        TARGETS,
+        "        kappa=agent.spec.critic.huber_kappa,\n        target_weight=atom",
+        "        kappa=1.0,\n        target_weight=atom",
         learner("telemetry/clip_shares", "test_the_share_of_pairs_follows_the_threshold"),
     ),
     Mutant(

@@ -138,9 +138,9 @@ MONITORS = (
     Mutant(
         "share-of-pairs-of-the-first-critic",
         "S4-V7",
-        "algorithms/update/losses.py",
-        "every = predicted.flatten(-2)  #",
-        "every = predicted[..., 0, :]  #",
+        "algorithms/update/critic_targets.py",
+        "predicted.flatten(-2),  #",
+        "predicted[..., 0, :],  #",
         run("telemetry/clip_shares", "test_the_share_of_pairs_is_that_of_all_critics"),
     ),
     Mutant(
