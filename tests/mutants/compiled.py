@@ -215,6 +215,14 @@ COMPILED = (
         CHANGES,
     ),
     Mutant(
+        "compiled-state-within-a-state-is-no-tensor",
+        "Speed, CPU",
+        LOSSES,
+        "return [tensor for part in nest for tensor in _flat(part)]",
+        "return list(nest)",
+        compiled("test_a_task_that_holds_the_state_of_another_is_recorded_as_well"),
+    ),
+    Mutant(
         "compiled-tries-again-without-a-compiler",
         "Speed, CPU",
         LOSSES,

@@ -317,7 +317,10 @@ CRITICS = (
         QUANTILE,
         "torch.where(u < 0, 1.0 - level, level)  # [*batch, N, M]",
         "torch.where(u < 0, level, 1.0 - level)  # [*batch, N, M]",
-        unit("every_formula", f"test_it_compiles_without_a_graph_break[{HUBER}]"),
+        unit(
+            "kernels/traced_huber",
+            "test_what_is_recorded_of_the_loss_keeps_its_slope_and_goes_back_by_one_product",
+        ),
     ),
     # --- categorical critic
     Mutant(

@@ -8,7 +8,7 @@ eager calls. The memory's rows stay outside, since the way through torch's kerne
 episodes begin; those of an LSTM are machine code of our own.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -79,13 +79,14 @@ class CompiledRow:
         begins: EnvState,
         generators: tuple[torch.Generator, torch.Generator],
     ) -> None:
-        self._kind, self._parts = type(begins.state), len(begins.state)
+        flat, self._form = _flat(begins), begins
+        self._width = len(flat)
         self._row: list[str] = []
         self._output: list[str] = []
 
         def run(*tensors: Tensor) -> list[Tensor]:
             initial = agent.initial_memory(task.batch)  # within: it may be learned
-            done = played(task, agent, initial, generators, self._state(tensors))
+            done = played(task, agent, initial, generators, _nested(begins, iter(tensors)))
             self._row, self._output = list(done.row), list(done.output)
             return [
                 *_flat(done.after),
@@ -94,26 +95,33 @@ class CompiledRow:
                 *done.output.values(),
             ]
 
-        self._run = compile_in_place(run, _flat(begins), instead=INSTEAD)
+        self._run = compile_in_place(run, flat, instead=INSTEAD)
 
     def __call__(self, env_state: EnvState) -> Played:
         """Take a step."""
         made = self._run(*_flat(env_state))
-        width = self._parts + len(EnvState._fields) - 1
+        width = self._width
         place = width + 1 + len(self._row)
         return Played(
-            self._state(made[:width]),
+            _nested(self._form, iter(made)),
             made[width],
             dict(zip(self._row, made[width + 1 : place], strict=True)),
             dict(zip(self._output, made[place:], strict=True)),
         )
 
-    def _state(self, tensors: Sequence[Tensor]) -> EnvState:
-        return EnvState(self._kind(*tensors[: self._parts]), *tensors[self._parts :])
+
+def _flat(nest: Tensor | tuple[Any, ...]) -> list[Tensor]:
+    """Return the tensors of named tuples, which may hold others: a task around another does."""
+    if isinstance(nest, Tensor):
+        return [nest]
+    return [tensor for part in nest for tensor in _flat(part)]
 
 
-def _flat(env_state: EnvState) -> list[Tensor]:
-    return [*env_state.state, *env_state[1:]]
+def _nested(form: Any, tensors: Iterator[Tensor]) -> Any:  # noqa: ANN401 - a nest
+    """Return named tuples like others, of the next tensors."""
+    if isinstance(form, Tensor):
+        return next(tensors)
+    return type(form)(*(_nested(part, tensors) for part in form))
 
 
 class _Losses(NamedTuple):

@@ -5,6 +5,7 @@ that its machine code would get; one test of the campaign compiles.
 """
 
 import shutil
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -40,8 +41,34 @@ def recorded(monkeypatch):
     return made
 
 
-def learner(config):
-    task = make_task(config, batch=config.ppo.n_envs)
+class Counted(NamedTuple):
+    """State of a task around another."""
+
+    inner: tuple
+    steps: torch.Tensor
+
+
+class Around:
+    """A task that adds the steps so far to the reward of another, and holds its state in its own."""
+
+    def __init__(self, task):
+        self._task = task
+
+    def __getattr__(self, name):
+        return getattr(self._task, name)
+
+    def reset(self, generator):
+        state, observation = self._task.reset(generator)
+        return Counted(state, torch.zeros(self._task.batch)), observation
+
+    def step(self, state, action, generator):
+        inner, step = self._task.step(state.inner, action, generator)
+        steps = state.steps + 1.0
+        return Counted(inner, steps), step._replace(reward=step.reward + steps)
+
+
+def learner(config, around=lambda task: task):
+    task = around(make_task(config, batch=config.ppo.n_envs))
     agent = Agent(agent_spec(config, task), Generators(config.seed).stream("weights"))
     return Ppo(task, agent, config, Generators(config.seed))
 
@@ -78,6 +105,16 @@ def agree(eager, fast, *, within):
 def test_recorded_updates_are_eager_updates(task, recorded):
     agree(*both(task), within=2e-6)
     assert len(recorded) >= 2
+
+
+def test_a_task_that_holds_the_state_of_another_is_recorded_as_well(recorded):
+    eager, fast = (learner(small("pendulum", **own), Around) for own in ({}, ON))
+    one, two = eager.update(), fast.update()
+    agree((eager, one), (fast, two), within=2e-6)
+    steps = fast.env_state.state.steps
+    assert torch.equal(steps, eager.env_state.state.steps)
+    assert steps.min() > 1.0
+    assert len(recorded) >= 2, "rollout and losses"
 
 
 def prepared(monkeypatch):
