@@ -49,7 +49,7 @@ class Counted(NamedTuple):
 
 
 class Around:
-    """A task that adds the steps so far to the reward of another, and holds its state in its own."""
+    """A task that adds the steps so far to the reward of another; its state holds the other's."""
 
     def __init__(self, task):
         self._task = task
