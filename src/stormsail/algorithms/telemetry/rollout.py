@@ -13,7 +13,7 @@ from stormsail.algorithms.update.estimates import Estimates, deviation
 from stormsail.algorithms.update.rollout import REPORTED, Rollout
 from stormsail.functional import advantage, categorical, quantile, risk, statistics
 from stormsail.functional.advantage import RunningMoments
-from stormsail.functional.statistics import Moments, percentile, weighted_std
+from stormsail.functional.statistics import Moments, percentile, percentiles, weighted_std
 from stormsail.modules.agent import Agent
 
 SATURATED = 0.95
@@ -47,18 +47,20 @@ def episodes(rollout: Rollout) -> Values:
     total = rollout.return_so_far.double() + rollout.reward.double()
     won = ended & (total > 0.0)
     flags = ended.double()
+    fast, slow = percentiles(rollout.length.double(), won, levels=(0.5, 0.9)).unbind()
+    low, middle = percentiles(total, ended, levels=(0.05, 0.5)).unbind()
     return {
         "rollout/episodes": ended.sum(),
         "rollout/wins": won.sum(),
         "rollout/win_rate": share(won.sum(), ended.sum()),
         "rollout/steps_to_win_mean": mean(rollout.length, won.double()),
-        "rollout/steps_to_win_p50": percentile(rollout.length.double(), won, level=0.5),
-        "rollout/steps_to_win_p90": percentile(rollout.length.double(), won, level=0.9),
+        "rollout/steps_to_win_p50": fast,
+        "rollout/steps_to_win_p90": slow,
         "rollout/episode_return_mean": mean(total, flags),
         "rollout/episode_return_std": weighted_std(total, flags),
         "rollout/episode_return_min": -largest(-total, ended),
-        "rollout/episode_return_p05": percentile(total, ended, level=0.05),
-        "rollout/episode_return_p50": percentile(total, ended, level=0.5),
+        "rollout/episode_return_p05": low,
+        "rollout/episode_return_p50": middle,
         "rollout/episode_return_max": largest(total, ended),
         "rollout/episode_length_mean": mean(rollout.length, flags),
         "rollout/terminated": rollout.terminated.sum(),
