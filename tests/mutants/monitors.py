@@ -279,7 +279,7 @@ MONITORS = (
     # --- what is checked after every update
     Mutant(
         "scaler-not-checked",
-        "S2-7",
+        "Speed",
         CHECKPOINT,
         "    parts += [] if scaler is None else scaler.floating_state()\n",
         "",
@@ -287,7 +287,7 @@ MONITORS = (
     ),
     Mutant(
         "environments-not-checked",
-        "S2-7",
+        "Speed",
         CHECKPOINT,
         "ppo.advantage_moments, ppo.env_state, *optimizer",
         "ppo.advantage_moments, *optimizer",
@@ -295,11 +295,19 @@ MONITORS = (
     ),
     Mutant(
         "flags-read-at-the-wrong-place",
-        "S2-7",
+        "Speed",
         TELEMETRY,
         "said = rows[len(parts) : len(parts) + len(flags)]",
         "said = rows[: len(flags)]",
         run("telemetry/metrics", "test_flags_are_read_with_the_metrics"),
+    ),
+    Mutant(
+        "labels-of-groups-taken-for-places",
+        "Speed",
+        PLAYED,
+        "labels, place = place.unique(return_inverse=True)",
+        "labels, _ = place.unique(return_inverse=True)",
+        run("telemetry/metrics", "test_symbols_that_a_task_does_not_count_are_found"),
     ),
     # --- a run that goes on
     Mutant(

@@ -106,6 +106,9 @@ def measured(ppo: Ppo, seen: rollout.Seen) -> Packed:
         **rollout.memory(seen.memory, seen.rollout),
         **rollout.observations(ppo, seen),
     }
+    symbols = rollout.groups(ppo, seen.rollout)
+    if symbols is not None:
+        values |= rollout.grouped(seen.rollout, seen.estimates, symbols)
     if seen.risk is not None:
         values |= risk.spread(seen.risk, seen.rollout.weight)
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
@@ -193,7 +196,6 @@ def launch(ppo: Ppo, update: Update) -> Launched:
         **learning.steps(ppo, update, totals.sums),
         **learning.gradients(ppo, update),
         **learning.adversary(ppo, update, totals.sums),
-        **rollout.grouped(update),
         **rollout.spreads(ppo),
         **schedules(ppo, update),
         **entropy(ppo, update),
@@ -201,6 +203,8 @@ def launch(ppo: Ppo, update: Update) -> Launched:
         **settings(ppo),
         **risk.risk(ppo, update),
     }
+    if rollout.groups(ppo, update.rollout) is None:  # the device has to be asked
+        values |= rollout.grouped(update.rollout, update.estimates, None)
     known = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     parts += [

@@ -726,6 +726,24 @@ def test_a_group_without_spread_or_samples_explains_nothing():
     # Var(0, 0, -1) = 2/9 over Var(1, 2, 3) = 2/3
     assert result[0] == pytest.approx(2 / 3)
     assert result[1:].isnan().all()
+    counted = telemetry_rollout.grouped_explained_variance(target, value, weight, group, count=11)
+    assert counted[[4, 7, 9]].nan_to_num(7.0).tolist() == result.nan_to_num(7.0).tolist()
+    assert counted[[0, 1, 2, 3, 5, 6, 8, 10]].isnan().all()
+
+
+def test_symbols_that_a_task_does_not_count_are_found():
+    ppo = learner(**MARKET)
+    ppo.update()
+    update = ppo.update()
+    row = metrics(ppo, update)
+    symbol = update.rollout.info["symbol"]
+    seen = dataclasses.replace(
+        update.rollout, info={**update.rollout.info, "symbol": 10 - 3 * symbol}
+    )
+    ppo.task.symbols = None
+    assert telemetry_rollout.groups(ppo, seen) is None
+    other = metrics(ppo, dataclasses.replace(update, rollout=seen))
+    assert repr(other) == repr(row)
 
 
 @pytest.mark.parametrize("unit", [2.0**-30, 1.0, 2.0**40])
