@@ -119,7 +119,8 @@ def values_at_risk(
     numbers = [alpha for alpha in alphas if not isinstance(alpha, Tensor)]
     is_short = 0 < quantiles.shape[-1] <= LONGEST and len(numbers) == len(alphas) > 0
     if is_short and weight is not None and _may_compare(quantiles, weight):
-        return lower_quantiles(quantiles, weight, [_reached(weight, own) for own in numbers])
+        slack = _slack(weight)
+        return lower_quantiles(quantiles, weight, [own * (1.0 - slack) for own in numbers])
     ordered, order = quantiles.sort(-1)
     is_nan = ordered[..., -1].isnan()  # a NaN sorts last: show it
     if weight is None:
@@ -135,10 +136,9 @@ def _may_compare(quantiles: Tensor, weight: Tensor) -> bool:
     return may_launch(quantiles, weight) and not (quantiles.requires_grad or weight.requires_grad)
 
 
-def _reached(mass: Tensor, alpha: Number) -> Number:
-    """Return the level that counts as alpha: masses are sums, and end a rounding away."""
-    slack = 1e-6 if mass.dtype != torch.float64 else 1e-12
-    return alpha * (1.0 - slack)
+def _slack(mass: Tensor) -> float:
+    """Return by which share a level may be missed: masses are sums, and end a rounding away."""
+    return 1e-6 if mass.dtype != torch.float64 else 1e-12
 
 
 def _rank(ordered: Tensor, alpha: Number) -> Int[Tensor, ""]:
@@ -495,7 +495,7 @@ def _ranks_reaching(
         sums = probs.detach().double() @ ones
     else:
         sums = probs.detach().double().cumsum(-1).contiguous()
-    one = torch.ones_like(sums[..., :1])
-    wanted = torch.cat([one * _reached(probs, alpha) for alpha in alphas], -1)
+    one, slack = torch.ones_like(sums[..., :1]), _slack(probs)
+    wanted = torch.cat([one * (alpha * (1.0 - slack)) for alpha in alphas], -1)
     # No sum is smaller than the one before it, so the first that reaches is searched.
     return torch.searchsorted(sums, wanted).clamp(max=count - 1)
