@@ -851,8 +851,8 @@ LEARNER = (
         "share-of-predictions-is-that-of-pairs",
         "S4-V7",
         LEARNING_REPORT,
-        "share(sums.vf_clipped, sums.weight)",
-        "share(sums.huber_linear, sums.weight)",
+        '"train/clip_active_frac/vf": average.vf_clipped',
+        '"train/clip_active_frac/vf": average.huber_linear',
         learner(
             "telemetry/clip_shares",
             "test_shares_of_pairs_and_of_held_predictions_are_those_of_the_batch",

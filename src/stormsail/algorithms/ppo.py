@@ -571,9 +571,9 @@ class Ppo:
     def _finish(self, done: Update, explained_variance: float) -> None:
         """Update the state that the next update depends on."""
         self.explained_variance = explained_variance
-        weights = torch.stack([report.sums.weight for report in done.learned.minibatches]).sum()
-        entropy = torch.stack([report.sums.entropy for report in done.learned.minibatches]).sum()
-        self.entropy.observe(self.update_count, float(entropy / weights), explained_variance)
+        sums = done.learned.minibatches.sums
+        entropy = float(sums.entropy.sum() / sums.weight.sum())
+        self.entropy.observe(self.update_count, entropy, explained_variance)
         divergence = done.learned.divergence
         self.kl.end_update(sum(divergence) / len(divergence) if divergence else float("nan"))
         self.update_count += 1
