@@ -4,6 +4,7 @@ Non-finite rewards and observations come from the task and are refused as bad da
 comes from the network: the run rolls back to a sound checkpoint with half the learning rate.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 
@@ -87,11 +88,12 @@ def estimate_arrays(estimates: Estimates) -> list[tuple[str, Tensor]]:
 def first_nonfinite(arrays: Iterable[tuple[str, Tensor]]) -> str | None:
     """Describe the first array with non-finite entries and their number; None if none has any.
 
-    A norm is one pass and one kernel for many arrays, and finite only where all of an array is. It
-    may overflow where nothing else does: only then, and where something is not finite, all are
-    counted, on their devices, and read at once.
+    A norm is one pass and one kernel for many arrays. Only where one is not finite all are counted,
+    on their devices, and read at once.
     """
-    chosen = [(name, array) for name, array in arrays if array.is_floating_point()]
+    chosen = [
+        (name, array) for name, array in arrays if array.is_floating_point() and array.numel()
+    ]
     if not chosen or _all_finite([array for _, array in chosen]):
         return None
     device = chosen[0][1].device  # an optimizer may count its steps on the CPU
@@ -113,10 +115,16 @@ def _all_finite(arrays: list[Tensor]) -> bool:
 
 
 def finite_norms(arrays: Sequence[Tensor]) -> Tensor:
-    """Return which norms of floating arrays of one device are finite, bool [n], by their types."""
-    kinds = dict.fromkeys(array.dtype for array in arrays)
+    """Return which floating arrays of one device are finite, by their types, without empty ones.
+
+    From the largest size of each, which does not overflow where the entries do not.
+    """
+    full = [array for array in arrays if array.numel()]
+    kinds = dict.fromkeys(array.dtype for array in full)
     norms = [
-        torch.stack(torch._foreach_norm([each for each in arrays if each.dtype == kind])).double()
+        torch.stack(
+            torch._foreach_norm([each for each in full if each.dtype == kind], math.inf)
+        ).double()
         for kind in kinds
     ]
     return torch.cat(norms).isfinite()
