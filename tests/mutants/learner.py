@@ -641,7 +641,7 @@ LEARNER = (
         "scale-refresh-without-rescale",
         "S0-3 S2-3",
         UNITS,
-        "    agent.network.critic.rescale(*moved)\n",
+        "    agent.network.critic.rescale(*moved, where=moves)\n",
         "",
         learner("update/popart", "test_return_snapshot_freshness"),
     ),
@@ -649,7 +649,7 @@ LEARNER = (
         "scale-old-words-in-old-units",
         "S0-3 S1-T2",
         UNITS,
-        "    return return_scale.re_express(predicted, *moved)\n",
+        "    return torch.where(moves, return_scale.re_express(predicted, *moved), predicted)\n",
         "    return predicted\n",
         learner("update/popart", "test_return_snapshot_freshness"),
     ),
@@ -722,9 +722,9 @@ LEARNER = (
         "order-units-before-estimates",
         "S0-3 S2-3",
         ORDER,
-        "        estimates, known = self._assess(rollout)\n",
-        "        self._rescale(rollout, *self._assess(rollout))\n"
-        "        estimates, known = self._assess(rollout)\n",
+        "        assessment = self._assess(rollout)\n",
+        "        self._rescale(rollout, self._assess(rollout), warming=False)\n"
+        "        assessment = self._assess(rollout)\n",
         learner("ppo", "test_an_update_goes_from_rollout_to_epochs_in_the_order_of_the_replay"),
     ),
     Mutant(
@@ -733,7 +733,7 @@ LEARNER = (
         ORDER,
         "        self.env_state, rollout = self._collect()\n",
         "        self.env_state, rollout = self._collect()\n"
-        "        self._commit_observations(rollout)\n",
+        "        self._commit_observations(rollout, torch.tensor(True))\n",
         learner(
             "ppo", "test_observation_statistics_are_taken_in_after_the_rollout_and_before_the_next"
         ),
@@ -742,8 +742,10 @@ LEARNER = (
         "order-raw-advantage",
         "S4-V1",
         ORDER,
-        "data = self._batch(rollout, predicted, advantage, target, risk)",
-        "data = self._batch(rollout, predicted, estimates.raw_advantage, target, risk)",
+        "data = self._batch(rollout, predicted, advantage, target, options)",
+        "data = self._batch(\n"
+        "            rollout, predicted, assessment.estimates.raw_advantage, target, options\n"
+        "        )",
         learner("ppo", "test_advantages_are_normalised_once_a_rollout"),
     ),
     Mutant(
