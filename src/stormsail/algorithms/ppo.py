@@ -18,6 +18,7 @@ from stormsail.algorithms.update.assessment import Assessment, Read, assess, che
 from stormsail.algorithms.update.compiled import (
     CompiledLosses,
     CompiledRow,
+    call_whole_steps,
     losses_obstacle,
     row_obstacle,
 )
@@ -345,6 +346,7 @@ class Ppo:
     ) -> None:
         """Compile what can be; where something cannot, say why."""
         self._compiles = False
+        call_whole_steps(self.pipeline)
         obstacle = losses_obstacle(self.config)
         if obstacle is None:
             entropy = self.generators.stream("entropy")
