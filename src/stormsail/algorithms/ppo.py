@@ -26,6 +26,7 @@ from stormsail.algorithms.update.assessment import (
 from stormsail.algorithms.update.compiled import (
     CompiledLosses,
     CompiledRow,
+    call_whole_steps,
     losses_obstacle,
     row_obstacle,
 )
@@ -391,6 +392,7 @@ class Ppo:
     ) -> None:
         """Compile what can be; where something cannot, say why."""
         self._compiles = False
+        call_whole_steps(self.pipeline)
         obstacle = losses_obstacle(self.config)
         if obstacle is None:
             entropy = self.generators.stream("entropy")
