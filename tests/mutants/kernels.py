@@ -13,6 +13,11 @@ GRAPHS = "algorithms/update/graphs.py"
 
 DENSE = "functional/kernels/dense_triton.py"
 
+HEADS = "functional/kernels/heads_triton.py"
+OF_HEADS = "functional/kernels/heads.py"
+
+VALUES_OF_HEADS = unit("kernels/heads", "test_values_and_gradients_are_those_of_the_plain_layers")
+
 ROWS_OF_DENSE = unit("kernels/dense", "test_values_and_gradients_are_those_of_the_plain_layer")
 LAYER = unit("kernels/recurrent", "test_values_and_gradients_are_those_of_the_plain_layer")
 CROSSING = unit("kernels/recurrent", "test_neither_gradient_nor_nan_crosses_a_reset")
@@ -189,6 +194,46 @@ KERNELS = (
         "    return tl.where(x == x, y, x)\n",
         "    return tl.where(x == x, y, 0.0)\n",
         unit("kernels/dense", "test_large_and_small_inputs_and_nan_keep_their_tanh"),
+    ),
+    Mutant(
+        "device-heads-learn-from-behind-the-tanh",
+        "S1-L1",
+        HEADS,
+        "        d = d * (1.0 - wide * wide)\n",
+        "",
+        VALUES_OF_HEADS,
+    ),
+    Mutant(
+        "device-heads-learn-from-the-first-one",
+        "S1-L1",
+        HEADS,
+        "grad + row[:, None] * (8 * grad_eighth) + (head * N + level)[None, :],",
+        "grad + row[:, None] * (8 * grad_eighth) + level[None, :],",
+        VALUES_OF_HEADS,
+    ),
+    Mutant(
+        "device-heads-forget-a-block-of-rows",
+        "S1-L1",
+        HEADS,
+        '        of_weight = tl.dot(tl.trans(y), above, of_weight, input_precision="ieee")\n',
+        '        of_weight = tl.dot(tl.trans(y), above, input_precision="ieee")\n',
+        VALUES_OF_HEADS,
+    ),
+    Mutant(
+        "device-heads-without-a-gradient-learn-what-memory-held",
+        "S1-L1",
+        OF_HEADS,
+        "                slope[:, columns].zero_()\n",
+        "                slope[:, columns].fill_(1.0)\n",
+        unit("kernels/heads", "test_a_group_that_nobody_asks_has_no_gradient"),
+    ),
+    Mutant(
+        "device-heads-of-an-account-go-without-it",
+        "S1-L1",
+        "modules/network.py",
+        "        if len(trunks) == 1 and not self.after_memory:\n",
+        "        if len(trunks) == 1:\n",
+        unit("kernels/heads", "test_a_network_is_the_same_through_kernels"),
     ),
     Mutant(
         "device-quantile-loss-inverted",

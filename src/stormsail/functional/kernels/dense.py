@@ -35,6 +35,8 @@ class Tile(NamedTuple):
 
 PRODUCT = Tile(64, 128, 64, 4, 3)
 """Of the product with its tanh."""
+NARROW = 64
+"""Units of a program where those of `PRODUCT` do not divide all."""
 
 
 def dense(
@@ -123,6 +125,8 @@ def _squashed_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     rows, count, units = rows.contiguous(), len(rows), len(weight)
     output = torch.empty(count, units, dtype=rows.dtype, device=rows.device)
     width = min(power_of_two(units), PRODUCT.units)
+    if width > NARROW and units % width:
+        width = NARROW  # or a quarter of 192 columns would be none
     product_tanh[(-(-count // PRODUCT.rows) * -(-units // width),)](
         rows, weight.contiguous(), bias.float().contiguous(), output, count, units, rows.shape[1],
         ROWS=PRODUCT.rows, UNITS=width, INPUTS=min(power_of_two(rows.shape[1]), PRODUCT.inputs),
