@@ -27,6 +27,7 @@ from stormsail.functional.kernels import (
     policy_loss,
     quantile_pairs,
     recurrent,
+    sequences,
     target_rows,
 )
 
@@ -480,7 +481,26 @@ def _time_heads(rows: list[Row], *, sweeping: bool) -> None:
         time_heads(rows, SAMPLES, width, sweeping=sweeping)
 
 
-TIMED = {"recurrence": _time_layers, "losses": _time_losses, "heads": _time_heads}
+def time_sequences(rows: list[Row], *, sweeping: bool) -> None:  # noqa: ARG001 - as the others
+    """Time a minibatch's share of sequences, by torch and by ours."""
+    draw = Draw(8)
+    chosen = torch.randperm(16_384, device=DEVICE)[: SAMPLES // ROWS]
+    for width in (1, 32, 40):
+        table = draw.normal(ROWS, 16_384, width)
+        size = 2.0 * 4 * SAMPLES * width
+        ways = {
+            "torch": partial(table.index_select, 1, chosen),
+            "ours": partial(sequences.chosen_sequences, table, chosen, 1),
+        }
+        rows += [(f"sequences {width} {k}", seconds(w), 0.0, size) for k, w in ways.items()]
+
+
+TIMED = {
+    "recurrence": _time_layers,
+    "losses": _time_losses,
+    "heads": _time_heads,
+    "sequences": time_sequences,
+}
 
 
 def main() -> int:

@@ -196,6 +196,14 @@ KERNELS = (
         unit("kernels/dense", "test_large_and_small_inputs_and_nan_keep_their_tanh"),
     ),
     Mutant(
+        "device-sequences-of-the-first-row-only",
+        "S1-L1",
+        "functional/kernels/sequences_triton.py",
+        "    source = (row // count).to(tl.int64) * size + place\n",
+        "    source = (row // rows).to(tl.int64) * size + place\n",
+        unit("kernels/sequences", "test_chosen_sequences_are_those_that_torch_selects"),
+    ),
+    Mutant(
         "device-heads-learn-from-behind-the-tanh",
         "S1-L1",
         HEADS,
