@@ -401,7 +401,7 @@ def time_heads(rows: list[Row], samples: int, width: int, *, sweeping: bool) -> 
         return [outputs[0][:, None], torch.stack(outputs[1:], -2)]
 
     def together() -> list[Tensor]:
-        return [*heads.heads(x, [own[:1], own[1:]])]
+        return [part.bfloat16() for part in heads.heads(x, [own[:1], own[1:]])]
 
     operations = 2.0 * samples * width * (3 * width + sum(sizes))
     once = 2.0 * samples * (width + 3 * width + sum(sizes))
@@ -432,12 +432,12 @@ def _time_parts_of_heads(
     last = torch.stack([head.last_weight for head in critics]).bfloat16()
     last_shift = torch.stack([head.last_bias for head in critics])
     hidden, slope = (torch.rand(samples, 3 * width, device=DEVICE).bfloat16() for _ in range(2))
-    ours, theirs = hidden[:, width:], slope[:, width:]
+    ours, theirs, above = hidden[:, width:], slope[:, width:], upper.float()
     bytes_of = 2.0 * samples * width
     works = {
         "PRODUCT": (dense, lambda: dense.squashed(x, first, shift), 4 * bytes_of),
         "LAST": (heads, lambda: heads._last_layers(ours, last, last_shift), 2 * bytes_of),
-        "BACK": (heads, lambda: heads._back(upper, ours, last, theirs), 4 * bytes_of),
+        "BACK": (heads, lambda: heads._back(above, ours, last, theirs), 4 * bytes_of),
     }
     tiles = {
         "PRODUCT": (

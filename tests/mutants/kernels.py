@@ -223,8 +223,8 @@ KERNELS = (
         "device-heads-forget-a-block-of-rows",
         "S1-L1",
         HEADS,
-        '        of_weight = tl.dot(tl.trans(y), above, of_weight, input_precision="ieee")\n',
-        '        of_weight = tl.dot(tl.trans(y), above, input_precision="ieee")\n',
+        '        of_weight = tl.dot(tl.trans(y), factor, of_weight, input_precision="ieee")\n',
+        '        of_weight = tl.dot(tl.trans(y), factor, input_precision="ieee")\n',
         VALUES_OF_HEADS,
     ),
     Mutant(

@@ -158,7 +158,7 @@ class Network(nn.Module):
             together = side_by_side(trunks[0], [own, self.critic.pairs()])
             if together is not None:
                 actor, critics = together
-                return actor[..., 0, :].to(kind), self.critic.completed(critics).to(kind)
+                return actor[..., 0, :], self.critic.completed(critics)
         # gradients of the features are summed in this order: another one gives other last bits
         parameters = self.actor(trunks[0], self.account(observation))
         predicted = self.critic(trunks[-1])

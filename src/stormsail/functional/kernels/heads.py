@@ -51,7 +51,7 @@ class Head(NamedTuple):
 def heads(
     x: Tensor, groups: Sequence[Sequence[Head]], *, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, ...]:
-    """Return the outputs of each group of heads side by side, [*b, heads of the group, N].
+    """Return the outputs of each group of heads side by side, float32 [*b, heads of the group, N].
 
     Args:
         x: what all heads read, [*b, I].
@@ -109,7 +109,7 @@ class _Heads(torch.autograd.Function):
                 slope[:, columns].zero_()
                 parts += [None] * len(last)
             else:
-                found = _back(grad.to(last.dtype), hidden[:, columns], last, slope[:, columns])
+                found = _back(grad, hidden[:, columns], last, slope[:, columns])
                 levels = grad.shape[-1]
                 parts += ((bias, w[:levels], b[:levels]) for bias, w, b in zip(*found, strict=True))
         of_x = torch.mm(slope, first).view(ctx.shape) if ctx.needs_input_grad[0] else None
@@ -128,7 +128,7 @@ def _last_layers(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     from stormsail.functional.kernels.heads_triton import last_layers
 
     rows, (count, levels, units) = len(hidden), weight.shape
-    output = hidden.new_empty(rows, count, levels)
+    output = torch.empty(rows, count, levels, device=hidden.device)
     if rows:
         last_layers[(-(-rows // LAST.rows), count)](
             hidden, weight, bias, output, rows, hidden.stride(0), units, N=levels,
@@ -156,7 +156,7 @@ def _back(grad: Tensor, hidden: Tensor, weight: Tensor, slope: Tensor) -> tuple[
     parts = torch.empty(programs, sum(sizes), device=grad.device)
     width = _width(units, BACK.units)
     if rows:
-        heads_back[(programs, count * -(-units // width))](
+        heads_back[(count * -(-units // width), programs)](
             flat, hidden, weight, slope, parts, rows, hidden.stride(0), units,
             flat.stride(0) // ALIGNMENT, N=levels, ROWS=BACK.rows, UNITS=width,
             LEVELS=_width(levels), REPEAT=BACK.repeat, num_warps=BACK.warps,

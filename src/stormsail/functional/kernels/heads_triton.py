@@ -16,7 +16,7 @@ def last_layers(
     hidden, weight, bias, output, rows, stride, units, N: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
-    """Write the product of each head's hidden units and its weight [N, U], plus its bias."""
+    """Write the product of each head's hidden units and its weight [N, U], plus its bias, float32."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     level, unit = tl.arange(0, LEVELS), tl.arange(0, UNITS)
@@ -31,8 +31,7 @@ def last_layers(
         total = tl.dot(left, right, total, input_precision="ieee")
     shift = tl.load(bias + head * N + level, mask=is_level, other=0.0).to(tl.float32)
     at = (row[:, None] * tl.num_programs(1) + head) * N + level[None, :]
-    value = (total + shift[None, :]).to(output.dtype.element_ty)
-    tl.store(output + at, value, mask=is_row[:, None] & is_level[None, :])
+    tl.store(output + at, total + shift[None, :], mask=is_row[:, None] & is_level[None, :])
 
 
 @triton.jit
@@ -44,11 +43,12 @@ def heads_back(
 
     Sums of the program's `REPEAT` blocks of rows, one row of `parts` for each program: of the
     biases before the tanh [heads, U], of the last weights [heads, N, U], of their biases [heads,
-    N]. Rows of `grad` are 8 * `grad_eighth` apart: 16 bytes of bfloat16 are read at once.
+    N]. Rows of `grad`, float32, are 8 * `grad_eighth` apart: 16 bytes are read at once. Neighbouring
+    programs have the same rows, so that these come from memory once.
     """
     blocks = tl.cdiv(units, UNITS)
-    head, block = tl.program_id(1) // blocks, tl.program_id(1) % blocks
-    heads = tl.num_programs(1) // blocks
+    head, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    heads = tl.num_programs(0) // blocks
     level, unit = tl.arange(0, LEVELS), block * UNITS + tl.arange(0, UNITS)
     is_level, is_unit = level < N, unit < units
     inner = is_level[:, None] & is_unit[None, :]
@@ -58,7 +58,7 @@ def heads_back(
     of_bias = tl.zeros([ROWS, UNITS], tl.float32)
     of_weight = tl.zeros([UNITS, LEVELS], tl.float32)
     of_last = tl.zeros([ROWS, LEVELS], tl.float32)
-    first = tl.program_id(0).to(tl.int64) * (ROWS * REPEAT)
+    first = tl.program_id(1).to(tl.int64) * (ROWS * REPEAT)
     for k in range(REPEAT):
         row = first + k * ROWS + tl.arange(0, ROWS)
         is_row = (row < rows)[:, None]
@@ -70,15 +70,16 @@ def heads_back(
         at = row[:, None] * stride + (head * units + unit)[None, :]
         here = is_row & is_unit[None, :]
         y = tl.load(hidden + at, mask=here, other=0.0)
-        d = tl.dot(above, own, input_precision="ieee")
-        of_weight = tl.dot(tl.trans(y), above, of_weight, input_precision="ieee")
+        factor = above.to(y.dtype)
+        d = tl.dot(factor, own, input_precision="ieee")
+        of_weight = tl.dot(tl.trans(y), factor, of_weight, input_precision="ieee")
         wide = y.to(tl.float32)
         d = d * (1.0 - wide * wide)
         tl.store(slope + at, d.to(slope.dtype.element_ty), mask=here)
         of_bias += d
-        of_last += above.to(tl.float32)
+        of_last += above
     width = heads * (units + N * units + N)
-    parts += tl.program_id(0).to(tl.int64) * width
+    parts += tl.program_id(1).to(tl.int64) * width
     tl.store(parts + head * units + unit, tl.sum(of_bias, axis=0), mask=is_unit)
     parts += heads * units
     at = (head * N + level)[None, :] * units + unit[:, None]
