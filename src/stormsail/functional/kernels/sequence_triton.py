@@ -54,7 +54,8 @@ def forward_rows(
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     unit, is_row = tl.arange(0, WIDTH), row < batch
-    mask, kind = is_row[:, None], joined.dtype.element_ty
+    mask = is_row[:, None]
+    kind = joined.dtype.element_ty
     w0 = _tile(weight, unit, 1, columns)
     w1 = _tile(weight + WIDTH * columns, unit, 1, columns)
     w2 = _tile(weight + 2 * WIDTH * columns, unit, 1, columns)
@@ -109,7 +110,8 @@ def backward_rows(
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     unit, is_row = tl.arange(0, WIDTH), row < batch
-    mask, kind = is_row[:, None], grad_gates.dtype.element_ty
+    mask = is_row[:, None]
+    kind = grad_gates.dtype.element_ty
     w0 = _tile(weight, unit, columns, 1)
     w1 = _tile(weight + WIDTH * columns, unit, columns, 1)
     w2 = _tile(weight + 2 * WIDTH * columns, unit, columns, 1)
