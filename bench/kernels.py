@@ -320,6 +320,18 @@ def sweep(rows: list[Row]) -> None:
         time_recurrence(found, [("lstm", 4096, 256)], sweeping=True)
         rows += [(f"{name} {plain}", *rest) for name, *rest in found]
         recurrent.PLAIN = before
+    narrow = [("lstm", batch, 64) for batch in (128, 4096, 16384)]
+    before, taken = recurrent.WHOLE, recurrent.is_narrow
+    for whole in ((16, 64, 4), (16, 64, 2), (16, 64, 8), (32, 64, 4), (32, 64, 8), (64, 64, 8)):
+        recurrent.WHOLE = recurrent.Tile(*whole, stages=1)
+        found = []
+        time_recurrence(found, narrow, sweeping=True)
+        rows += [(f"{name} {whole}", *rest) for name, *rest in found]
+    recurrent.WHOLE, recurrent.is_narrow = before, lambda *_: False
+    found = []
+    time_recurrence(found, narrow, sweeping=True)
+    rows += [(f"{name} row by row", *rest) for name, *rest in found]
+    recurrent.is_narrow = taken
 
 
 def _products(batch: int, width: int) -> Callable[[], None]:

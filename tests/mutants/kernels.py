@@ -5,6 +5,7 @@ from mutants.nodes import unit
 
 ROWS = "functional/kernels/recurrent_triton.py"
 LAYERS = "functional/kernels/recurrent.py"
+WHOLE = "functional/kernels/sequence_triton.py"
 PAIRS = "functional/kernels/quantile_triton.py"
 POLICY = "functional/kernels/policy_triton.py"
 RETURNS = "functional/kernels/returns_triton.py"
@@ -110,6 +111,46 @@ KERNELS = (
         "place = grad + row[:, None] * stride + unit[None, :]",
         "place = grad + row[:, None] * units + unit[None, :]",
         unit("kernels/dense", "test_a_gradient_with_gaps_between_its_rows_is_read_where_it_is"),
+    ),
+    Mutant(
+        "device-sequence-forgets-resets-of-the-cell",
+        "S1-L1",
+        WHOLE,
+        "c, before = tl.where(is_new, fresh_c, c), tl.where",
+        "c, before = c, tl.where",
+        LAYER,
+    ),
+    Mutant(
+        "device-sequence-reads-the-resets-of-the-row-before",
+        "S1-L1",
+        WHOLE,
+        "        begins = begins_next\n        x0, x1",
+        "        x0, x1",
+        LAYER,
+    ),
+    Mutant(
+        "device-sequence-gradient-crosses-a-reset",
+        "S1-L1",
+        WHOLE,
+        "back, dc = tl.where(is_new, 0.0, back), tl.where(is_new, 0.0, dc)",
+        "back, dc = tl.where(is_new, 0.0, back), dc",
+        CROSSING,
+    ),
+    Mutant(
+        "device-sequence-begins-with-a-later-cell",
+        "S1-L1",
+        WHOLE,
+        "            earlier = before\n",
+        "            earlier = cells + batch * WIDTH\n",
+        LAYER,
+    ),
+    Mutant(
+        "device-sequence-initial-output-learns-nothing",
+        "S1-L1",
+        WHOLE,
+        "            of_hidden += tl.where(is_new, back, 0.0)\n",
+        "",
+        LAYER,
     ),
     Mutant(
         "device-filled-columns-read-the-bias",
