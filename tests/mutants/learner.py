@@ -41,6 +41,17 @@ LEARNER = (
         RATIO,
     ),
     Mutant(
+        "rollout-writes-the-first-piece-of-a-column",
+        "X10",
+        ROLLOUT,
+        "pieces += column.split(max(PIECE * len(column) // column.numel(), 1))",
+        "pieces += column.split(max(PIECE * len(column) // column.numel(), 1))[:1]",
+        learner(
+            "update/rollout",
+            "test_a_recorded_rollout_is_the_same_in_whatever_pieces_it_is_written",
+        ),
+    ),
+    Mutant(
         "rollout-reset-on-the-ignored-row",
         "S3-8",
         ROLLOUT,

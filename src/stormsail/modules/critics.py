@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from stormsail.functional import categorical, quantile, return_scale, twin
 from stormsail.modules.config import CriticConfig
-from stormsail.modules.layers import Mlp, last_layer, linear
+from stormsail.modules.layers import Mlp, last_layer, linear, side_by_side
 
 MONOTONE_GAIN = 0.01
 """Gain of the last layer of monotone quantiles, whose first distribution is `quantile.monotone`
@@ -86,7 +86,17 @@ class Critic(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of all critics, [*b, C, W]."""
-        predicted = torch.stack([head(x) for head in self.heads], -2)
+        together = side_by_side(x, [self.pairs()])
+        if together is None:
+            return self.completed(torch.stack([head(x) for head in self.heads], -2))
+        return self.completed(together[0])
+
+    def pairs(self) -> list[tuple[Mlp, nn.Linear]]:
+        """Return the hidden layers of each critic and its last one."""
+        return [(head.body, head.last) for head in self.heads if isinstance(head, CriticHead)]
+
+    def completed(self, predicted: Tensor) -> Tensor:
+        """Return the output of all critics from that of their last layers, [*b, C, W]."""
         if self._is_monotone:
             predicted = quantile.monotone(predicted, weight=self.weights())
             predicted = predicted * self.affine_scale[:, None] + self.affine_offset[:, None]
