@@ -36,8 +36,8 @@ LEARNER = (
         "rollout-state-after-the-step",
         "X10",
         ROLLOUT,
-        "        env_state, memory, row, output = play(env_state)\n",
-        "        env_state, _, row, output = play(env_state)\n        memory = env_state.memory\n",
+        "        env_state, row, output = play(env_state)\n",
+        "        env_state, row, output = play(env_state)\n        memory = env_state.memory\n",
         RATIO,
     ),
     Mutant(
@@ -66,8 +66,8 @@ LEARNER = (
         "rollout-never-resets",
         "S1-L1 S3-FP3",
         ROLLOUT,
-        "torch.where(where, initial, env_state.memory)",
-        "env_state.memory",
+        "        reset=reset,\n    )\n    state, step",
+        "    )\n    state, step",
         learner("update/rollout", "test_every_row_is_what_a_float64_walk_with_that_memory_says"),
     ),
     Mutant(
