@@ -256,7 +256,7 @@ MONITORS = (
         "S4-1",
         STATISTICS,
         "floor=torch.finfo(torch.float64).tiny,",
-        "floor=self._floor(),",
+        "floor=self._floor(self._spreads),",
         run("update/return_statistics", "test_the_reported_gain_sees_no_floor_and_has_a_cap"),
     ),
     # --- entropy

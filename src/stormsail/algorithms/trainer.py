@@ -37,6 +37,7 @@ from stormsail.algorithms.update import nonfinite
 from stormsail.algorithms.update.epochs import MinibatchReport
 from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.nonfinite import Diverged
+from stormsail.core import turns
 from stormsail.core.clock import Clock
 from stormsail.core.errors import ArtifactError, ConfigError, RangeError
 from stormsail.core.files.documents import JsonValue
@@ -427,6 +428,10 @@ class Trainer:
         Raises:
             Diverged: if the learner's state is not finite; it must not be saved.
         """
+        with turns.taken(self._task.device):
+            self._advance()
+
+    def _advance(self) -> None:
         update = self._update()
         values = self._measured(update)
         period, task = self.config.validation.every_updates, self._evaluation_task
@@ -494,6 +499,7 @@ class Trainer:
         if problem is not None:
             raise Diverged(f"{problem} after the update are not finite")
 
+    @turns.given_up()
     def _evaluate(self, task: Task[Any]) -> dict[str, float]:
         """Evaluate the agent, save it if it is the best so far, and log the trial."""
         generators = Generators(self.config.seed, self.config.device)
@@ -521,6 +527,7 @@ class Trainer:
         stages = self.folder.lineage.stages(self.ppo.steps, self.folder.identity["config_hash"])
         self.ppo.agent.lineage = stages
 
+    @turns.given_up()
     def save(self) -> None:
         """Write a checkpoint; a kill from here on loses nothing before it.
 

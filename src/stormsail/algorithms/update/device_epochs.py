@@ -10,7 +10,7 @@ After an early stop `epochs.learn` draws no more orders, noise or entropies, so 
 set back to where the last minibatch that counted left them. A refused step draws its noise here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -37,6 +37,18 @@ from stormsail.optim.upgd.base import UtilityOptimizer
 
 COEFFICIENTS = ("clip_range", "vf_coef", "bc_coef", "ent_coef", "kl_beta", "legacy_risk")
 """Numbers of `Scheduled` that enter the loss; the learning rate is the optimizer's own tensor."""
+
+
+class Told(NamedTuple):
+    """What is read together with the epochs."""
+
+    numbers: Tensor
+    """float64 [n]."""
+    sound: Tensor
+    """Whether anything is to be learned, a flag on the device."""
+    hear: Callable[[Tensor], object]
+    """Called with the numbers on the host, before anything of the epochs is told. If it raises,
+    the generators are as they were: the error is to be that nothing was to be learned."""
 
 
 class _Flags(NamedTuple):
@@ -162,6 +174,7 @@ class DeviceEpochs:
         order: torch.Generator,
         on_refusal: OnRefusal,
         on_step: OnStep = lambda: None,
+        told: Told | None = None,
     ) -> EpochReport:
         """Train on all sequences of a rollout, as `epochs.learn` does.
 
@@ -172,11 +185,15 @@ class DeviceEpochs:
             order: generator of the order of sequences.
             on_refusal: called for every refused step once all epochs are over.
             on_step: called for every step that was taken, in order with the others.
+            told: what else is read with the epochs, and whether anything is to be learned.
         """
         kept = self._place(data)
         flags = self._set(now)
         self._stop.zero_()
+        if told is not None:
+            self._stop[-1].copy_(~told.sound)
         control.begin_update()
+        begin = [each.get_state() for each in (order, *self._generators)]
         rows: list[Tensor] = []
         chosen: list[Tensor] = []
         after: list[tuple[int, list[Tensor]]] = []
@@ -191,9 +208,7 @@ class DeviceEpochs:
                 rows.append(minibatch.run().clone())
                 chosen.append(part)
                 after.append((epoch, [each.get_state() for each in (order, *self._generators)]))
-        with waiting_allowed():
-            table = torch.stack(rows).cpu()
-        found = self._read(table)
+        found = self._read(self._wait(rows, told, begin, (order, *self._generators)))
         parts = tuple(self._parts(len(part)) for part in chosen)
         whole = Minibatches(found.sums, found.gradient, parts, tuple(found.skipped.tolist()))
         stepped = found.gradient.stepped.tolist()
@@ -213,10 +228,30 @@ class DeviceEpochs:
                 on_refusal(select(kept, chosen[place]), whole[place])
             divergences.append(each[place])
             if control.stops(divergences[-1]):
-                for generator, state in zip((order, *self._generators), states, strict=True):
-                    generator.set_state(state)
+                _put_back((order, *self._generators), states)
                 break
         return EpochReport(whole[:count], begun, control.reason, divergences)
+
+    def _wait(
+        self,
+        rows: list[Tensor],
+        told: Told | None,
+        begin: list[Tensor],
+        generators: Sequence[torch.Generator],
+    ) -> Tensor:
+        """Read the table of all minibatches, and before it what else is told."""
+        if told is None:
+            with waiting_allowed():
+                return torch.stack(rows).cpu()
+        with waiting_allowed():
+            read = torch.cat((told.numbers, *rows)).cpu()
+        count = len(told.numbers)
+        try:
+            told.hear(read[:count])
+        except Exception:
+            _put_back(generators, begin)
+            raise
+        return read[count:].reshape(len(rows), -1)
 
     def _parts(self, sequences: int) -> int:
         """Return the number of micro-batches of a minibatch."""
@@ -318,3 +353,8 @@ class DeviceEpochs:
         result = _Found(ended, skipped, total, gradient)
         self._layout = _Layout.of(result)
         return result.row()
+
+
+def _put_back(generators: Sequence[torch.Generator], states: Sequence[Tensor]) -> None:
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
