@@ -160,6 +160,17 @@ def derive(config: TrainConfig) -> TrainConfig:
     return config.replace(**{path: values[path] for path in DERIVED if path in missing})
 
 
+def in_parts(config: TrainConfig, steps: int) -> TrainConfig:
+    """Return the settings of a run that is begun anew after every so many steps.
+
+    Each beginning compiles anew, so where it is left open that follows from a part, not from the
+    budget.
+    """
+    if is_open(config.compile_update) and steps < _COMPILED_STEPS:
+        return config.replace(compile_update=False)
+    return config
+
+
 def _sizes(config: TrainConfig) -> _Sizes:
     kind = "cuda" if config.device.partition(":")[0] == "cuda" else "cpu"
     return _SIZES[config.task.name == _MARKET, kind]
