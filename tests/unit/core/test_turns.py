@@ -225,6 +225,7 @@ def test_a_signal_while_waiting_for_a_turn_loses_no_turn(again):
     finally:
         signal.signal(signal.SIGALRM, before)
     assert not has_turn()
+    assert own._is_taken  # by the other one, still
     free.set()
     other.join(PATIENCE_S)
     assert not own._is_taken
