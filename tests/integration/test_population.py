@@ -306,15 +306,15 @@ def test_tiny_populations_copy(tmp_path, size, method):
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_member_that_keeps_diverging_is_copied_over_and_lives_again(tmp_path, monkeypatch):
-    real = Trainer._check_state
+    real = Trainer._measured
     from stormsail.algorithms.update.nonfinite import Diverged
 
     def poisoned(self, update):
         if self.folder.path.name == "01" and not self.folder.lineage.copies:
             raise Diverged("poison")
-        real(self, update)
+        return real(self, update)
 
-    monkeypatch.setattr(Trainer, "_check_state", poisoned)
+    monkeypatch.setattr(Trainer, "_measured", poisoned)
     run = train_population(plan(population_size=2), out=tmp_path / "pop")
     first, second = run.rounds[0], run.rounds[1]
     assert math.isnan(first.outcomes[1].fitness)

@@ -50,6 +50,7 @@ from mutants.trader import TRADER
 from mutants.turning import TURNING
 from mutants.validation import VALIDATION
 from mutants.venue import VENUES
+from mutants.waits import WAITS
 from mutants.watching import WATCHING
 
 MUTANTS = (
@@ -70,6 +71,7 @@ MUTANTS = (
     *MODULES,
     *OPTIMIZERS,
     *LEARNER,
+    *WAITS,
     *RUNS,
     *SETTINGS,
     *PLUGINS,
