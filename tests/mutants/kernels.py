@@ -237,6 +237,22 @@ KERNELS = (
         unit("kernels/dense", "test_large_and_small_inputs_and_nan_keep_their_tanh"),
     ),
     Mutant(
+        "device-weights-learn-from-behind-the-tanh",
+        "S1-L1",
+        DENSE,
+        "        d = d.to(tl.float32) * (1.0 - y * y)\n",
+        "        d = d.to(tl.float32)\n",
+        unit("kernels/dense", "test_weights_learn_the_same_where_the_input_does_not"),
+    ),
+    Mutant(
+        "device-filled-input-learns-too-wide",
+        "S1-L1",
+        "functional/kernels/dense.py",
+        "torch.mm(slope, weight)[:, : ctx.shape[-1]]",
+        "torch.mm(slope, weight)[:, -ctx.shape[-1] :]",
+        unit("kernels/dense", "test_an_input_of_another_type_is_filled_up_and_is_the_same"),
+    ),
+    Mutant(
         "device-sequences-of-the-first-row-only",
         "S1-L1",
         "functional/kernels/sequences_triton.py",

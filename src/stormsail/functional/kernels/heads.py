@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from stormsail.functional.kernels.dense import ALIGNMENT, squashed
 from stormsail.functional.kernels.devices import compute_dtype, power_of_two
+from stormsail.functional.kernels.recurrent import exact_product
 
 LEAST = 16
 """Columns of a factor that units for matrices multiply at least."""
@@ -113,10 +114,7 @@ class _Heads(torch.autograd.Function):
                 levels = grad.shape[-1]
                 parts += ((bias, w[:levels], b[:levels]) for bias, w, b in zip(*found, strict=True))
         of_x = torch.mm(slope, first).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        if slope.dtype == torch.float32:
-            of_first = torch.mm(slope.t(), rows)
-        else:
-            of_first = torch.mm(slope.t(), rows, out_dtype=torch.float32)
+        of_first = exact_product(slope.t(), rows)
         of_weights: list[Tensor | None] = []
         for weight, own in zip(of_first.split(units), parts, strict=True):
             of_weights += [None] * len(Head._fields) if own is None else [weight, *own]

@@ -131,7 +131,7 @@ def _run_whole(
     weight, bias = weight.to(dtype), bias.float().contiguous()
     hidden, cell = hidden.float().contiguous(), cell.float().contiguous()
     joined = x.new_empty((rows, batch, columns), dtype=dtype)
-    _place(x, joined, width)
+    place_columns(x, joined, width)
     linear = torch.mm(joined.flatten(0, 1)[:, width:], weight[:, width:].t())
     active = x.new_empty((rows, batch, 4 * width), dtype=dtype)
     cells = x.new_empty((rows, batch, width), dtype=torch.float32)
@@ -187,7 +187,7 @@ def _run(
     reset = reset.contiguous()
     flags = reset.view(torch.uint8)
     joined = x.new_empty((rows, batch, columns), dtype=dtype)
-    _place(x, joined, width)
+    place_columns(x, joined, width)
     launch = _launch(batch, width)
     tile = {name: launch.options[name] for name in ("ROWS", "UNITS", "num_warps")}
     begin_rows[launch.grid](
@@ -216,7 +216,7 @@ def _run(
     return output, last, _Kept(joined, active, cells, cell, weight)
 
 
-def _place(x: Tensor, joined: Tensor, width: int) -> None:
+def place_columns(x: Tensor, joined: Tensor, width: int) -> None:
     """Copy inputs [T, B, I] behind the state's columns; what is left of these becomes 0."""
     from stormsail.functional.kernels.recurrent_triton import place_rows
 
@@ -320,7 +320,7 @@ class _Sequence(torch.autograd.Function):
             hidden = torch.where(fresh, 0.0, first).to(ctx.dtypes[1]) if needed[3] else None
             cell = torch.where(fresh, 0.0, back.carry).to(ctx.dtypes[1]) if needed[4] else None
             gates = back.gates.flatten(0, 1)
-            of_weight = _product(gates.t(), kept.joined.flatten(0, 1))
+            of_weight = exact_product(gates.t(), kept.joined.flatten(0, 1))
             of_bias = sum_rows(gates)
         return (
             of_x, of_weight, of_bias, hidden, cell, None,
@@ -415,7 +415,7 @@ def _back_whole(
     return _Back(grad_gates, inputs, grad_hidden, carry, sums)
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
+def exact_product(left: Tensor, right: Tensor) -> Tensor:
     """Return a product in float32 of factors of any kind."""
     if left.dtype != torch.float32:
         return torch.mm(left, right, out_dtype=torch.float32)
