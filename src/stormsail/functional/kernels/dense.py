@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stormsail.functional.kernels.devices import compute_dtype, power_of_two
+from stormsail.functional.kernels.devices import compute_dtype, filled_up, power_of_two
 from stormsail.functional.kernels.recurrent import exact_product, place_columns
 from stormsail.functional.kernels.row_sums import blocks, slopes_and_sums
+from stormsail.functional.kernels.steady_weights import made_of
 
 ALIGNMENT = 8
 """Columns of 16 bytes of bfloat16."""
@@ -63,8 +64,34 @@ def dense(
     """
     dtype = compute_dtype(x) if dtype is None else dtype
     with torch.autocast(x.device.type, enabled=False):
-        result: Tensor = _Dense.apply(x, weight, bias, tanh, dtype)
-    return result
+        if torch.is_grad_enabled():
+            result: Tensor = _Dense.apply(x, weight, bias, tanh, dtype)
+            return result
+        rows = _rows(x, dtype)
+        given = _given(rows, weight, bias)
+        return _cut(_product(rows, *given, tanh=tanh), x, len(weight))
+
+
+def _given(rows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weight and bias for rows, rounded and filled up."""
+    missing, idle = -len(weight) % ALIGNMENT, rows.shape[1] - weight.shape[1]
+
+    def make() -> tuple[Tensor, Tensor]:
+        own = filled_up(weight.to(rows.dtype), rows=missing, columns=idle)
+        return own, filled_up(bias, columns=missing)
+
+    return made_of((weight, bias), (rows.dtype, idle), make)
+
+
+def _product(rows: Tensor, weight: Tensor, bias: Tensor, *, tanh: bool) -> Tensor:
+    if tanh:
+        return squashed(rows, weight, bias)
+    return torch.addmm(bias.to(rows.dtype), rows, weight.t())
+
+
+def _cut(output: Tensor, x: Tensor, units: int) -> Tensor:
+    """Return the first units of rows in the shape of the input."""
+    return output.view(*x.shape[:-1], output.shape[1])[..., :units]
 
 
 class _Dense(torch.autograd.Function):
@@ -79,14 +106,12 @@ class _Dense(torch.autograd.Function):
         tanh: bool,  # noqa: FBT001 - apply takes no names
         dtype: torch.dtype,
     ) -> Tensor:
-        rows, (units, inputs) = _rows(x, dtype), weight.shape
-        missing, idle = -units % ALIGNMENT, rows.shape[1] - inputs
-        own = torch.nn.functional.pad(weight.to(dtype), (0, idle, 0, missing))
-        shift = torch.nn.functional.pad(bias, (0, missing))
-        output = squashed(rows, own, shift) if tanh else torch.addmm(shift.to(dtype), rows, own.t())
+        rows = _rows(x, dtype)
+        own, shift = _given(rows, weight, bias)
+        output = _product(rows, own, shift, tanh=tanh)
         ctx.save_for_backward(rows, own, *([output] if tanh else []))
         ctx.tanh, ctx.kind, ctx.shape, ctx.sizes = tanh, x.dtype, x.shape, weight.shape
-        return output.view(*x.shape[:-1], output.shape[1])[..., :units]
+        return _cut(output, x, len(weight))
 
     @staticmethod
     @once_differentiable
@@ -96,7 +121,7 @@ class _Dense(torch.autograd.Function):
         missing = len(weight) - units
         grad = grad.reshape(-1, units).to(weight.dtype)
         if missing:
-            grad = torch.nn.functional.pad(grad, (0, missing))
+            grad = filled_up(grad, columns=missing)
         elif grad.stride(1) != 1 or grad.stride(0) % ALIGNMENT:
             grad = grad.contiguous()
         of_x = None

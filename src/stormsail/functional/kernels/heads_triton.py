@@ -36,15 +36,17 @@ def last_layers(
 
 @triton.jit
 def heads_back(
-    grad, hidden, weight, slope, parts, rows, stride, units, grad_eighth, N: tl.constexpr,
-    ROWS: tl.constexpr, UNITS: tl.constexpr, LEVELS: tl.constexpr, REPEAT: tl.constexpr,
+    grad, hidden, weight, slope, parts, rows, stride, units, grad_eighth,
+    N: tl.constexpr, FILLED: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
+    LEVELS: tl.constexpr, REPEAT: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient before the tanh, where `hidden` stands, and all sums over own rows.
 
     Sums of the program's `REPEAT` blocks of rows, one row of `parts` for each program: of the
     biases before the tanh [heads, U], of the last weights [heads, N, U], of their biases [heads,
     N]. Rows of `grad`, float32, are 8 * `grad_eighth` apart, so that 16 bytes are read at once.
-    Neighbouring programs have the same rows, which so come from memory once.
+    Each head has `FILLED` columns there. Neighbouring programs have the same rows, which so come
+    from memory once.
     """
     blocks = tl.cdiv(units, UNITS)
     head, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
@@ -63,8 +65,8 @@ def heads_back(
         row = first + k * ROWS + tl.arange(0, ROWS)
         is_row = (row < rows)[:, None]
         above = tl.load(
-            grad + row[:, None] * (8 * grad_eighth) + (head * N + level)[None, :],
-            mask=is_row & is_level[None, :],
+            grad + row[:, None] * (8 * grad_eighth) + (head * FILLED + level)[None, :],
+            mask=is_row & (level < FILLED)[None, :],
             other=0.0,
         )
         at = row[:, None] * stride + (head * units + unit)[None, :]

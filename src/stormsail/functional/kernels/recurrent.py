@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stormsail.functional.kernels.devices import compute_dtype, power_of_two
+from stormsail.functional.kernels.devices import compute_dtype, filled_up, power_of_two
 from stormsail.functional.kernels.row_sums import sum_rows
+from stormsail.functional.kernels.steady_weights import made_of
 
 
 class Tile(NamedTuple):
@@ -79,18 +80,24 @@ def recurrent_sequence(
     """
     dtype = compute_dtype(x) if dtype is None else dtype
     with torch.autocast(x.device.type, enabled=False):
-        weight, bias = _joint(kind, layer)
         if torch.is_grad_enabled():
+            weight, bias = _joint(kind, layer)
             output, cell = _Sequence.apply(
                 x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
                 kind == "lstm", dtype,
             )  # fmt: skip
             after = [output[-1].float(), cell] if kind == "lstm" else [cell]
             return output, torch.stack(after, 1)
+        weight, bias = made_of(layer, (kind, dtype), lambda: _rounded(kind, layer, dtype))
         return _run(
             x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
             is_lstm=kind == "lstm", dtype=dtype, keeps=False,
         )[:2]  # fmt: skip
+
+
+def _rounded(kind: str, layer: Layer, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    weight, bias = _joint(kind, layer)
+    return weight.to(dtype), bias
 
 
 def _joint(kind: str, layer: Layer) -> tuple[Tensor, Tensor]:
@@ -108,7 +115,7 @@ def _joint(kind: str, layer: Layer) -> tuple[Tensor, Tensor]:
         )
         bias = torch.cat((bias[sides], layer.input_bias[new], layer.hidden_bias[new]))
     missing = -(of_h.shape[1] + of_x.shape[1]) % ALIGNMENT
-    return torch.nn.functional.pad(torch.cat((of_h, of_x), 1), (0, missing)), bias
+    return filled_up(torch.cat((of_h, of_x), 1), columns=missing), bias
 
 
 def _run_whole(
