@@ -153,23 +153,36 @@ class Critic(nn.Module):
         return [head.last for head in self.heads if isinstance(head, CriticHead)]
 
     @torch.no_grad()
-    def rescale(self, mean: Tensor, std: Tensor, new_mean: Tensor, new_std: Tensor) -> None:
+    def rescale(
+        self,
+        mean: Tensor,
+        std: Tensor,
+        new_mean: Tensor,
+        new_std: Tensor,
+        *,
+        where: Tensor | None = None,
+    ) -> None:
         """Preserve every decoded prediction while the return statistics change (PopArt).
 
         Last layers are rescaled; behind the softplus of monotone quantiles an affine map is; of a
-        categorical critic the atoms are.
+        categorical critic the atoms are. Where a flag is false not a bit is changed.
         """
         moved = {"mean": mean, "std": std, "new_mean": new_mean, "new_std": new_std}
         if self.config.kind == "categorical":
-            self.atoms.copy_(return_scale.move_atoms(self.atoms, **moved))
+            _move(self.atoms, return_scale.move_atoms(self.atoms, **moved), where)
         elif self._is_monotone:
             scale, offset = return_scale.popart_rescale_affine(
                 self.affine_scale, self.affine_offset, **moved
             )
-            self.affine_scale.copy_(scale)
-            self.affine_offset.copy_(offset)
+            _move(self.affine_scale, scale, where)
+            _move(self.affine_offset, offset, where)
         else:
             for last in self.last_layers():
                 weight, bias = return_scale.popart_rescale(last.weight, last.bias, **moved)
-                last.weight.copy_(weight)
-                last.bias.copy_(bias)
+                _move(last.weight, weight, where)
+                _move(last.bias, bias, where)
+
+
+def _move(place: Tensor, new: Tensor, where: Tensor | None) -> None:
+    """Write new numbers, where a flag allows it."""
+    place.copy_(new if where is None else torch.where(where, new, place))

@@ -263,7 +263,9 @@ def _collect(
     rows, states, outputs = _Table(steps), _Table(steps), _Table(steps + 1)
     for t in range(steps):
         kind, state = type(env_state.state), env_state.state
-        env_state, memory, row, output = play(env_state)
+        if t % sequence_length == 0 or grid is not None:
+            memory = _reset_memory(env_state, initial).memory
+        env_state, row, output = play(env_state)
         if t % sequence_length == 0:
             before.write(t // sequence_length, {"memory": memory})
         if grid is not None:
@@ -376,8 +378,6 @@ class Played(NamedTuple):
 
     after: EnvState
     """State after it."""
-    memory: Tensor
-    """Before it, with the initial memory where an episode begins."""
     row: dict[str, Tensor]
     """Its columns of a rollout."""
     output: dict[str, Tensor]
@@ -410,7 +410,8 @@ def played(
         forger: of what the agent is shown; None shows the truth.
     """
     norm, reset = _hidden_norm(env_state.memory), env_state.reset
-    env_state = _reset_memory(env_state, initial)
+    if forger is not None:  # the agent itself resets its memory, as it does within a sequence
+        env_state = _reset_memory(env_state, initial)
     true = agent.normalised(env_state.observation, held)
     mask = action_mask(task, env_state.state)
     seen = _shown(agent, true, env_state.memory, mask, forger)
@@ -421,6 +422,7 @@ def played(
         generator=generators[0],
         mask=mask,
         columns=columns_of(task),
+        reset=reset,
     )
     state, step = task.step(env_state.state, decision.action, generators[1])
     ends = step.terminated | step.truncated
@@ -455,7 +457,7 @@ def played(
         length=torch.where(ends, 0, length),
     )
     output = {"predicted": decision.predicted, "features": decision.features, "seen": seen}
-    return Played(after, env_state.memory, row, output)
+    return Played(after, row, output)
 
 
 def _shown(

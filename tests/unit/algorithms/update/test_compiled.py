@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from stormsail.algorithms import ppo as learners
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.update import compiled, epochs
@@ -38,6 +39,7 @@ def recorded(monkeypatch):
     monkeypatch.setattr(graph_compiler, "_compiled", run)
     monkeypatch.setattr(compiled, "compiled_library", lambda *_, **__: None)
     monkeypatch.setattr(compiled, "LstmRows", lambda _: None)
+    monkeypatch.setattr(learners, "call_whole_steps", lambda _: None)
     return made
 
 
@@ -205,15 +207,17 @@ def test_a_resumed_run_is_the_run_that_never_stopped(recorded, tmp_path):
 
 
 def test_without_a_compiler_it_says_so_and_gives_the_eager_numbers(monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise ConfigError("missing-extra", wrong="a compiler", found="none", remedy="Install one.")
 
     monkeypatch.setattr(graph_compiler, "_compiled", fail)
+    monkeypatch.setattr(compiled, "compiled_library", fail)
     eager, fast = (learner(small("cartpole-lstm", **own)) for own in ({}, ON))
     eager.update()
     with pytest.warns(UserWarning, match="run without a compiler, so more slowly: ") as told:
         fast.update()
     assert [str(each.message).split(" run ")[0] for each in told] == [
+        "steps of the optimizer",
         "rollouts",
         "the losses of an update",
     ]
