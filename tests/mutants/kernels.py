@@ -253,14 +253,6 @@ KERNELS = (
         unit("kernels/dense", "test_an_input_of_another_type_is_filled_up_and_is_the_same"),
     ),
     Mutant(
-        "device-equal-numbers-have-one-rank",
-        "2.12",
-        "functional/kernels/ranks_triton.py",
-        "((other == x) & (j < column)[None, :])",
-        "((other == x) & (j < 0))",
-        unit("kernels/ranks", "test_numbers_of_ranks_are_those_of_a_sort"),
-    ),
-    Mutant(
         "steady-weights-stay-for-ever",
         "S1-L1",
         "functional/kernels/steady_weights.py",

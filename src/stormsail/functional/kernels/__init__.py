@@ -12,7 +12,6 @@ it can be); static shapes, no host sync, numbers that change between updates as 
 - `heads.heads(x, groups, *, dtype=None)`: hidden layers with a tanh and last layers on one input ->
   float32 [*b, heads, N] of each group; `groups` are lists of `Head`.
 - `sequences.chosen_sequences(table, chosen, axis)`: as `index_select`.
-- `ranks.ranked(table [*b, N], ranks [K])` -> [*b, K]: what a sort of each row has there.
 - `quantile_pairs.huber_loss(predicted, target, tau, kappa, mass)` -> [*b]; `huber_active`, and
   `huber_loss_and_seen` for both, crossing and means in one pass. A target expanded over critics is
   read where it is.

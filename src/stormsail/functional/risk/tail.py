@@ -11,8 +11,6 @@ from torch import Tensor
 
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, scalar
-from stormsail.functional.kernels.devices import may_launch
-from stormsail.functional.kernels.ranks import LONGEST, ranked
 
 ESTIMATORS = ("dirac", "linear")
 RANK_TOLERANCE = 1e-9
@@ -116,15 +114,11 @@ def values_at_risk(
         check.check_alpha(alpha)
     check.check_has_axis(axis="quantiles", quantiles=quantiles)
     check.check_weight(weight, count=quantiles.shape[-1])
-    if weight is None:
-        ranks = torch.cat([_rank(quantiles, alpha).reshape(1) for alpha in alphas])
-        is_short = quantiles.shape[-1] <= LONGEST
-        if is_short and may_launch(quantiles) and not quantiles.requires_grad:
-            return ranked(quantiles, ranks)
     ordered, order = quantiles.sort(-1)
     is_nan = ordered[..., -1].isnan()  # a NaN sorts last: show it
     if weight is None:
-        levels = ordered.index_select(-1, ranks)
+        ranks = [_rank(ordered, alpha).reshape(1) for alpha in alphas]
+        levels = ordered.index_select(-1, torch.cat(ranks))
     else:
         levels = ordered.gather(-1, torch.stack(_ranks_reaching(weight[order], alphas), -1))
     return torch.where(is_nan[..., None], torch.nan, levels)
