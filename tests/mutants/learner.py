@@ -641,10 +641,10 @@ LEARNER = (
         "X10",
         LOSSES,
         'axis = 0 if field.name == "memory" else 1\n'
-        "        parts[field.name] = value.index_select(axis, chosen)",
+        "        parts[field.name] = chosen_sequences(value, chosen, axis)",
         'axis = 0 if field.name == "memory" else 1\n'
-        "        parts[field.name] = value.index_select(axis, chosen.sort().values if axis "
-        "== 0 else chosen)",
+        "        order = chosen if axis else chosen.sort().values\n"
+        "        parts[field.name] = chosen_sequences(value, order, axis)",
         learner("update/epochs", "test_a_selection_keeps_each_sequence_whole"),
     ),
     # --- units
