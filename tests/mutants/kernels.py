@@ -5,6 +5,7 @@ from mutants.nodes import unit
 
 ROWS = "functional/kernels/recurrent_triton.py"
 LAYERS = "functional/kernels/recurrent.py"
+WHOLE = "functional/kernels/sequence_triton.py"
 PAIRS = "functional/kernels/quantile_triton.py"
 POLICY = "functional/kernels/policy_triton.py"
 RETURNS = "functional/kernels/returns_triton.py"
@@ -12,6 +13,11 @@ TARGETS = "functional/kernels/target_rows.py"
 GRAPHS = "algorithms/update/graphs.py"
 
 DENSE = "functional/kernels/dense_triton.py"
+
+HEADS = "functional/kernels/heads_triton.py"
+OF_HEADS = "functional/kernels/heads.py"
+
+VALUES_OF_HEADS = unit("kernels/heads", "test_values_and_gradients_are_those_of_the_plain_layers")
 
 ROWS_OF_DENSE = unit("kernels/dense", "test_values_and_gradients_are_those_of_the_plain_layer")
 LAYER = unit("kernels/recurrent", "test_values_and_gradients_are_those_of_the_plain_layer")
@@ -107,6 +113,46 @@ KERNELS = (
         unit("kernels/dense", "test_a_gradient_with_gaps_between_its_rows_is_read_where_it_is"),
     ),
     Mutant(
+        "device-sequence-forgets-resets-of-the-cell",
+        "S1-L1",
+        WHOLE,
+        "c, before = tl.where(is_new, fresh_c, c), tl.where",
+        "c, before = c, tl.where",
+        LAYER,
+    ),
+    Mutant(
+        "device-sequence-reads-the-resets-of-the-row-before",
+        "S1-L1",
+        WHOLE,
+        "        begins = begins_next\n        x0, x1",
+        "        x0, x1",
+        LAYER,
+    ),
+    Mutant(
+        "device-sequence-gradient-crosses-a-reset",
+        "S1-L1",
+        WHOLE,
+        "back, dc = tl.where(is_new, 0.0, back), tl.where(is_new, 0.0, dc)",
+        "back, dc = tl.where(is_new, 0.0, back), dc",
+        CROSSING,
+    ),
+    Mutant(
+        "device-sequence-begins-with-a-later-cell",
+        "S1-L1",
+        WHOLE,
+        "            earlier = before\n",
+        "            earlier = cells + batch * WIDTH\n",
+        LAYER,
+    ),
+    Mutant(
+        "device-sequence-initial-output-learns-nothing",
+        "S1-L1",
+        WHOLE,
+        "            of_hidden += tl.where(is_new, back, 0.0)\n",
+        "",
+        LAYER,
+    ),
+    Mutant(
         "device-filled-columns-read-the-bias",
         "S1-L1",
         "functional/kernels/dense.py",
@@ -191,11 +237,59 @@ KERNELS = (
         unit("kernels/dense", "test_large_and_small_inputs_and_nan_keep_their_tanh"),
     ),
     Mutant(
+        "device-sequences-of-the-first-row-only",
+        "S1-L1",
+        "functional/kernels/sequences_triton.py",
+        "    source = (row // count).to(tl.int64) * size + place\n",
+        "    source = (row // rows).to(tl.int64) * size + place\n",
+        unit("kernels/sequences", "test_chosen_sequences_are_those_that_torch_selects"),
+    ),
+    Mutant(
+        "device-heads-learn-from-behind-the-tanh",
+        "S1-L1",
+        HEADS,
+        "        d = d * (1.0 - wide * wide)\n",
+        "",
+        VALUES_OF_HEADS,
+    ),
+    Mutant(
+        "device-heads-learn-from-the-first-one",
+        "S1-L1",
+        HEADS,
+        "grad + row[:, None] * (8 * grad_eighth) + (head * N + level)[None, :],",
+        "grad + row[:, None] * (8 * grad_eighth) + level[None, :],",
+        VALUES_OF_HEADS,
+    ),
+    Mutant(
+        "device-heads-forget-a-block-of-rows",
+        "S1-L1",
+        HEADS,
+        '        of_weight = tl.dot(tl.trans(y), factor, of_weight, input_precision="ieee")\n',
+        '        of_weight = tl.dot(tl.trans(y), factor, input_precision="ieee")\n',
+        VALUES_OF_HEADS,
+    ),
+    Mutant(
+        "device-heads-without-a-gradient-learn-what-memory-held",
+        "S1-L1",
+        OF_HEADS,
+        "                slope[:, columns].zero_()\n",
+        "                slope[:, columns].fill_(1.0)\n",
+        unit("kernels/heads", "test_a_group_that_nobody_asks_has_no_gradient"),
+    ),
+    Mutant(
+        "device-heads-of-an-account-go-without-it",
+        "S1-L1",
+        "modules/network.py",
+        "        if len(trunks) == 1 and not self.after_memory:\n",
+        "        if len(trunks) == 1:\n",
+        unit("kernels/heads", "test_a_network_is_the_same_through_kernels"),
+    ),
+    Mutant(
         "device-quantile-loss-inverted",
         "M01 S1-D1",
         PAIRS,
-        "tl.where(u < 0.0, down, up) * inner",
-        "tl.where(u < 0.0, up, down) * inner",
+        "0.5 * inner + lean * tl.abs(inner)",
+        "0.5 * inner - lean * tl.abs(inner)",
         unit("kernels/quantile_pairs", "test_the_loss_is_that_of_the_oracle"),
     ),
     Mutant(

@@ -36,9 +36,20 @@ LEARNER = (
         "rollout-state-after-the-step",
         "X10",
         ROLLOUT,
-        "        env_state, memory, row, output = play(env_state)\n",
-        "        env_state, _, row, output = play(env_state)\n        memory = env_state.memory\n",
+        "        env_state, row, output = play(env_state)\n",
+        "        env_state, row, output = play(env_state)\n        memory = env_state.memory\n",
         RATIO,
+    ),
+    Mutant(
+        "rollout-writes-the-first-piece-of-a-column",
+        "X10",
+        ROLLOUT,
+        "pieces += column.split(max(PIECE * len(column) // column.numel(), 1))",
+        "pieces += column.split(max(PIECE * len(column) // column.numel(), 1))[:1]",
+        learner(
+            "update/rollout",
+            "test_a_recorded_rollout_is_the_same_in_whatever_pieces_it_is_written",
+        ),
     ),
     Mutant(
         "rollout-reset-on-the-ignored-row",
@@ -55,8 +66,8 @@ LEARNER = (
         "rollout-never-resets",
         "S1-L1 S3-FP3",
         ROLLOUT,
-        "torch.where(where, initial, env_state.memory)",
-        "env_state.memory",
+        "        reset=reset,\n    )\n    state, step",
+        "    )\n    state, step",
         learner("update/rollout", "test_every_row_is_what_a_float64_walk_with_that_memory_says"),
     ),
     Mutant(
@@ -641,7 +652,7 @@ LEARNER = (
         "scale-refresh-without-rescale",
         "S0-3 S2-3",
         UNITS,
-        "    agent.network.critic.rescale(*moved)\n",
+        "    agent.network.critic.rescale(*moved, where=moves)\n",
         "",
         learner("update/popart", "test_return_snapshot_freshness"),
     ),
@@ -649,7 +660,7 @@ LEARNER = (
         "scale-old-words-in-old-units",
         "S0-3 S1-T2",
         UNITS,
-        "    return return_scale.re_express(predicted, *moved)\n",
+        "    return torch.where(moves, return_scale.re_express(predicted, *moved), predicted)\n",
         "    return predicted\n",
         learner("update/popart", "test_return_snapshot_freshness"),
     ),
@@ -722,9 +733,9 @@ LEARNER = (
         "order-units-before-estimates",
         "S0-3 S2-3",
         ORDER,
-        "        estimates, known = self._assess(rollout)\n",
-        "        self._rescale(rollout, *self._assess(rollout))\n"
-        "        estimates, known = self._assess(rollout)\n",
+        "        assessment = self._assess(rollout)\n",
+        "        self._rescale(rollout, self._assess(rollout), warming=False)\n"
+        "        assessment = self._assess(rollout)\n",
         learner("ppo", "test_an_update_goes_from_rollout_to_epochs_in_the_order_of_the_replay"),
     ),
     Mutant(
@@ -733,7 +744,7 @@ LEARNER = (
         ORDER,
         "        self.env_state, rollout = self._collect()\n",
         "        self.env_state, rollout = self._collect()\n"
-        "        self._commit_observations(rollout)\n",
+        "        self._commit_observations(rollout, torch.tensor(True))\n",
         learner(
             "ppo", "test_observation_statistics_are_taken_in_after_the_rollout_and_before_the_next"
         ),
@@ -742,8 +753,10 @@ LEARNER = (
         "order-raw-advantage",
         "S4-V1",
         ORDER,
-        "data = self._batch(rollout, predicted, advantage, target, risk)",
-        "data = self._batch(rollout, predicted, estimates.raw_advantage, target, risk)",
+        "data = self._batch(rollout, predicted, advantage, target, options)",
+        "data = self._batch(\n"
+        "            rollout, predicted, assessment.estimates.raw_advantage, target, options\n"
+        "        )",
         learner("ppo", "test_advantages_are_normalised_once_a_rollout"),
     ),
     Mutant(
@@ -851,8 +864,8 @@ LEARNER = (
         "share-of-predictions-is-that-of-pairs",
         "S4-V7",
         LEARNING_REPORT,
-        "share(sums.vf_clipped, sums.weight)",
-        "share(sums.huber_linear, sums.weight)",
+        '"train/clip_active_frac/vf": average.vf_clipped',
+        '"train/clip_active_frac/vf": average.huber_linear',
         learner(
             "telemetry/clip_shares",
             "test_shares_of_pairs_and_of_held_predictions_are_those_of_the_batch",

@@ -107,8 +107,8 @@ SETTINGS = (
         "gain-of-a-frozen-scale-unbounded",
         "settings",
         STATISTICS,
-        "        now = Scale(now.mean, max(now.std, least_std(self.config)))",
-        "        now = Scale(now.mean, now.std)",
+        "self._number(now.std).clamp(min=least_std(config)))",
+        "self._number(now.std))",
         learner("update/return_statistics", "test_a_frozen_scale_from_elsewhere_is_bounded_too"),
     ),
     Mutant(

@@ -49,6 +49,7 @@ from mutants.trader import TRADER
 from mutants.turning import TURNING
 from mutants.validation import VALIDATION
 from mutants.venue import VENUES
+from mutants.waits import WAITS
 from mutants.watching import WATCHING
 
 MUTANTS = (
@@ -68,6 +69,7 @@ MUTANTS = (
     *MODULES,
     *OPTIMIZERS,
     *LEARNER,
+    *WAITS,
     *RUNS,
     *SETTINGS,
     *PLUGINS,

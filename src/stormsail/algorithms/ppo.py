@@ -1,8 +1,9 @@
 """One update of recurrent distributional PPO, in order; the formulas are in `update` and `risk`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +15,14 @@ from stormsail.algorithms.risk.control import RiskReport
 from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
 from stormsail.algorithms.update.adversary import build_adversary, forger_of
-from stormsail.algorithms.update.assessment import Assessment, Read, assess, check, read
+from stormsail.algorithms.update.assessment import (
+    Assessment,
+    Read,
+    assess,
+    check,
+    known_from,
+    read,
+)
 from stormsail.algorithms.update.compiled import (
     CompiledLosses,
     CompiledRow,
@@ -23,7 +31,7 @@ from stormsail.algorithms.update.compiled import (
     row_obstacle,
 )
 from stormsail.algorithms.update.critic_targets import encoded
-from stormsail.algorithms.update.device_epochs import DeviceEpochs
+from stormsail.algorithms.update.device_epochs import DeviceEpochs, Told
 from stormsail.algorithms.update.entropy_schedule import EntropySchedule
 from stormsail.algorithms.update.epochs import (
     EpochReport,
@@ -48,13 +56,19 @@ from stormsail.algorithms.update.graphs import (
     epochs_obstacle,
     rollout_obstacle,
     tell_eager,
+    waiting_allowed,
 )
 from stormsail.algorithms.update.head_steps import build_head_steps
 from stormsail.algorithms.update.kl_control import KlControl
 from stormsail.algorithms.update.losses import Batch, select
 from stormsail.algorithms.update.nonfinite import Diverged, check_rollout
 from stormsail.algorithms.update.optimizers import RATE_FACTOR, build_optimizer, build_pipeline
-from stormsail.algorithms.update.popart import initial_scale, move_support, popart_rescale
+from stormsail.algorithms.update.popart import (
+    initial_scale,
+    move_support,
+    popart_rescale,
+    rescaled_tensors,
+)
 from stormsail.algorithms.update.return_statistics import ReturnStatistics
 from stormsail.algorithms.update.rollout import (
     EnvState,
@@ -102,6 +116,33 @@ class Update:
     learned: EpochReport
     observation_before: Moments
     """Statistics of observations before this rollout."""
+
+
+class Unprepared(NamedTuple):
+    """What training sequences are made from."""
+
+    rollout: Rollout
+    assessment: Assessment
+    advantage: Tensor
+    """Normalised, [T, B]."""
+    options: Tensor | None
+    """Of every action, [T, B, K]; None where only those of taken ones are known."""
+    warming: bool
+    """Whether the support of a categorical critic is that of a warm-up."""
+    has_stepped: bool
+    """Whether the optimizer has a state."""
+
+
+class Prepared(NamedTuple):
+    """Training sequences, and what they are encoded with."""
+
+    target: Tensor
+    """Encoded, [T, B, M]."""
+    predicted: Tensor
+    """By the critics during the rollout, encoded with the new scale, [T, B, C, W]."""
+    scale: tuple[Tensor, Tensor]
+    """Mean and deviation of both."""
+    data: Batch
 
 
 BC_SHARES = ("bc.bc_warmup_steps", "bc.bc_decay_steps")
@@ -175,7 +216,7 @@ class Ppo:
         updates = schedules.total_updates(config.ppo, first)
         self.entropy = EntropySchedule(config.entropy, updates, self.planned_update)
         self.kl = KlControl(config.kl)
-        self.returns = ReturnStatistics(config.returns)
+        self.returns = ReturnStatistics(config.returns, task.device)
         self.risk = build_control(task, agent, config, generators)
         normalised = ~agent.observation_scale.frozen if config.observation.normalise else None
         self.adversary = build_adversary(task, config.adversary, generators, normalised=normalised)
@@ -213,22 +254,27 @@ class Ppo:
         now = self.schedule()
         self._set_rate(now.learning_rate)
         self._warm_up()
+        warming = self._warms_support()  # asked while the device has nothing to do
         before = Moments(*(part.clone() for part in agent.observation_scale.moments))
         self.env_state, rollout = self._collect()
         if self.update_count == 0 and not self.history.pretrained:
             check_rollout(rollout)
             initial_scale(agent, rollout, config)
-        estimates, known = self._assess(rollout)
+        assessment = self._assess(rollout)
+        estimates = assessment.estimates
+        known = None if self._defers(warming=warming) else self._known(rollout, assessment)
         risk = self._control_risk(rollout, estimates, now, known)
         now = now if risk is None else now._replace(legacy_risk=risk.legacy)
         mixed = estimates.raw_advantage if risk is None else risk.advantage
-        advantage, moments = self._follow_advantages(mixed, estimates, rollout)
-        target, predicted = self._rescale(rollout, estimates, known)
-        scale = (agent.return_scale.mean.clone(), agent.return_scale.std.clone())
-        self._commit_observations(rollout)
-        data = self._batch(rollout, predicted, advantage, target, risk)
+        normal = self._follow_advantages(mixed, rollout, assessment)
+        advantage, moments = normal.advantage, normal.used
+        options = None if risk is None else risk.options
+        target, predicted, scale, data = self._prepare(
+            Unprepared(rollout, assessment, advantage, options, warming, bool(self.optimizer.state))
+        )
         risk = self._with_gradient(risk, data, rollout, moments)
-        learned = self._learn(data, now)
+        learned, known = self._learn(data, now, rollout, assessment, known)
+        self.advantage_moments = normal.after
         if self.heads is not None:
             self.heads.learn(data, now.learning_rate)
         done = Update(
@@ -379,28 +425,44 @@ class Ppo:
         self._captures_rollout = False
         return None
 
-    def _assess(self, rollout: Rollout) -> tuple[Estimates, Read]:
-        """Return the estimates of a rollout and what the host has to know of it: one wait.
+    def _assess(self, rollout: Rollout) -> Assessment:
+        """Return what a rollout is worth; nothing has waited for it."""
+        return self.recorder("estimates", self._assessment, rollout)
+
+    def _known(
+        self, rollout: Rollout, assessment: Assessment, numbers: Tensor | None = None
+    ) -> Read:
+        """Return what the host has to know of a rollout, from its numbers or by waiting for them.
 
         Raises:
             DataError: if the task gave something that is not finite.
             Diverged: if the network made something that is not finite.
         """
-        assessment = self.recorder("estimates", self._assessment, rollout)
-        known = read(assessment)
+        known = read(assessment) if numbers is None else known_from(numbers)
         if not known.is_finite:
-            check(self.agent, rollout, assessment.estimates, self.config)
-        return assessment.estimates, known
+            with waiting_allowed():
+                check(self.agent, rollout, assessment.estimates, self.config)
+        return known
+
+    def _defers(self, *, warming: bool) -> bool:
+        """Whether the host knows of a rollout only once its epochs are over: one wait, at the end.
+
+        Until then a flag on the device keeps everything as it was where something is not finite.
+        Not where the host itself decides on what it knows.
+        """
+        if self._epochs is None or self.risk is not None:
+            return False
+        return not self._moves_support(warming=warming)
 
     def _assessment(self, rollout: Rollout) -> Assessment:
         estimates = estimate(self.agent, rollout, self.config)
         return assess(self.agent, rollout, estimates, self.config)
 
     def _control_risk(
-        self, rollout: Rollout, estimates: Estimates, now: Scheduled, known: Read
+        self, rollout: Rollout, estimates: Estimates, now: Scheduled, known: Read | None
     ) -> RiskReport | None:
         """Update the multiplier and mix the advantages, with the critics of the rollout."""
-        if self.risk is None:
+        if self.risk is None or known is None:
             return None
         return self.risk.act(
             rollout,
@@ -412,18 +474,19 @@ class Ppo:
         )
 
     def _follow_advantages(
-        self, mixed: Tensor, estimates: Estimates, rollout: Rollout
-    ) -> tuple[Tensor, RunningMoments | None]:
-        """Update the moments of advantages; return normalised ones and the moments used for it."""
-        raw = Raw(mixed, estimates, rollout, self.advantage_moments)
-        result = self.recorder("advantages", self._normalised, raw)
-        self.advantage_moments = result.after
-        return result.advantage, result.used
+        self, mixed: Tensor, rollout: Rollout, assessment: Assessment
+    ) -> Normalised:
+        """Return normalised advantages, the moments used for it and those for the next rollout."""
+        raw = Raw(mixed, assessment.estimates, rollout, self.advantage_moments, assessment.sound)
+        return self.recorder("advantages", self._normalised, raw)
 
     def _normalised(self, raw: Raw) -> Normalised:
-        mixed, estimates, rollout, before = raw
+        mixed, estimates, rollout, before, sound = raw
         used, after = follow_moments(mixed, rollout.weight, self.config, before)
         advantage = normalised(mixed, estimates, rollout, self.config, used)
+        if before is not None and after is not None:
+            kept = zip(after, before, strict=True)
+            after = RunningMoments(*(torch.where(sound, new, old) for new, old in kept))
         return Normalised(advantage, used, after)
 
     def _with_gradient(
@@ -455,11 +518,45 @@ class Ppo:
         )
         return replace(risk, gradient_norm=norm)
 
+    def _moves_support(self, *, warming: bool) -> bool:
+        """Whether a categorical critic's support moves, for which the host reads outcomes."""
+        critic = self.agent.spec.critic
+        return critic.kind == "categorical" and (warming or critic.v_range_ema_alpha > 0.0)
+
+    def _warms_support(self) -> bool:
+        """Whether a categorical critic's support is that of the warm-up of return statistics."""
+        chosen = self.config.returns
+        if self.agent.spec.critic.kind != "categorical" or chosen.normalize_returns == "off":
+            return False
+        with waiting_allowed():
+            return self.returns.update < chosen.warmup_updates
+
+    def _prepare(self, given: Unprepared) -> Prepared:
+        """Update the statistics of returns and observations; return the training sequences."""
+        if self._moves_support(warming=given.warming):
+            with waiting_allowed():
+                return self._prepared(given)
+        return self.recorder("sequences", self._prepared, given, writes=self._statistics)
+
+    def _statistics(self) -> Iterator[Tensor]:
+        """Yield all that changes between rollout and epochs."""
+        yield from rescaled_tensors(self.agent, self.optimizer)
+        yield from self.returns.tensors
+        yield from self.agent.observation_scale.moments
+
+    def _prepared(self, given: Unprepared) -> Prepared:
+        rollout, assessment, advantage, options, warming, _ = given
+        scale = self.agent.return_scale
+        target, predicted = self._rescale(rollout, assessment, warming=warming)
+        self._commit_observations(rollout, assessment.sound)
+        data = self._batch(rollout, predicted, advantage, target, options)
+        return Prepared(target, predicted, (scale.mean.clone(), scale.std.clone()), data)
+
     def _rescale(
-        self, rollout: Rollout, estimates: Estimates, known: Read
+        self, rollout: Rollout, assessment: Assessment, *, warming: bool
     ) -> tuple[Tensor, Tensor]:
         """Update the return scale; return targets and old predictions encoded with it."""
-        agent, config = self.agent, self.config
+        agent, config, estimates = self.agent, self.config, assessment.estimates
         weight = rollout.weight.flatten()
         outcomes = estimates.outcomes.flatten(0, 1)
         predicted = popart_rescale(
@@ -470,19 +567,18 @@ class Ppo:
             rollout.predicted,
             config,
             self.optimizer,
-            (known.outcomes, known.scale),
+            assessment.outcomes,
+            assessment.sound,
         )
-        chosen = config.returns
-        warming = chosen.normalize_returns != "off" and self.returns.update <= chosen.warmup_updates
         target, predicted = move_support(
             agent, outcomes, weight, estimates.target, predicted, warming=warming
         )
         return encoded(agent, target, config), predicted
 
-    def _commit_observations(self, rollout: Rollout) -> None:
+    def _commit_observations(self, rollout: Rollout, sound: Tensor) -> None:
         choice = self.config.observation
         if choice.normalise and choice.obs_stats_update == "between_rollouts":
-            self.agent.observation_scale.commit(rollout.seen)
+            self.agent.observation_scale.commit(rollout.seen, sound=sound)
 
     def _batch(
         self,
@@ -490,19 +586,18 @@ class Ppo:
         predicted: Tensor,
         advantage: Tensor,
         target: Tensor,
-        risk: RiskReport | None,
+        options: Tensor | None,
     ) -> Batch:
         """Return all training sequences of a rollout."""
-        options = advantage.new_empty(*advantage.shape, 0)
-        if risk is not None and risk.options is not None:
-            options = risk.options.to(advantage.dtype)
+        if options is None:
+            options = advantage.new_empty(*advantage.shape, 0)
         length = self.config.ppo.sequence_length or self.config.ppo.n_steps
         cut = sequences(rollout, length)
         others = {
             "predicted": predicted,
             "advantage": advantage,
             "target": target,
-            "options": options,
+            "options": options.to(advantage.dtype),
         }
         return Batch(
             observation=cut.observation,
@@ -516,8 +611,26 @@ class Ppo:
             **{name: cut_rows(value, length) for name, value in others.items()},
         )
 
-    def _learn(self, data: Batch, now: Scheduled) -> EpochReport:
-        """Run the epochs of an update."""
+    def _learn(
+        self,
+        data: Batch,
+        now: Scheduled,
+        rollout: Rollout,
+        assessment: Assessment,
+        known: Read | None,
+    ) -> tuple[EpochReport, Read]:
+        """Run the epochs of an update; return them and what the host knows of the rollout then."""
+        if known is not None:
+            return self._run_epochs(data, now, None), known
+        heard: list[Read] = []
+
+        def hear(numbers: Tensor) -> None:
+            heard.append(self._known(rollout, assessment, numbers))
+
+        learned = self._run_epochs(data, now, Told(assessment.numbers, assessment.sound, hear))
+        return learned, heard[0]
+
+    def _run_epochs(self, data: Batch, now: Scheduled, told: Told | None) -> EpochReport:
         if self._epochs is not None:
             return self._epochs.learn(
                 data,
@@ -526,6 +639,7 @@ class Ppo:
                 order=self.generators.stream("minibatches"),
                 on_refusal=self._refused,
                 on_step=self._stepped,
+                told=told,
             )
         attacks = self.config.adversary
         attacked = attacks.attacks_minibatches and attacks.forges
@@ -573,9 +687,9 @@ class Ppo:
     def _finish(self, done: Update, explained_variance: float) -> None:
         """Update the state that the next update depends on."""
         self.explained_variance = explained_variance
-        weights = torch.stack([report.sums.weight for report in done.learned.minibatches]).sum()
-        entropy = torch.stack([report.sums.entropy for report in done.learned.minibatches]).sum()
-        self.entropy.observe(self.update_count, float(entropy / weights), explained_variance)
+        sums = done.learned.minibatches.sums
+        entropy = float(sums.entropy.sum() / sums.weight.sum())
+        self.entropy.observe(self.update_count, entropy, explained_variance)
         divergence = done.learned.divergence
         self.kl.end_update(sum(divergence) / len(divergence) if divergence else float("nan"))
         self.update_count += 1

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
+from stormsail.core import turns
 from stormsail.core.errors import ConfigError
 
 _PROBE = (
@@ -68,7 +69,8 @@ def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    _TF32.take(allowed=precision != "float32")
+    with turns.given_up():  # those that are waited for may need one to get on
+        _TF32.take(allowed=precision != "float32")
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from stormsail.functional import categorical, quantile, return_scale, twin
 from stormsail.modules.config import CriticConfig
-from stormsail.modules.layers import Mlp, last_layer, linear
+from stormsail.modules.layers import Mlp, last_layer, linear, side_by_side
 
 MONOTONE_GAIN = 0.01
 """Gain of the last layer of monotone quantiles, whose first distribution is `quantile.monotone`
@@ -91,7 +91,17 @@ class Critic(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of all critics, [*b, C, W]."""
-        predicted = torch.stack([head(x) for head in self.heads], -2)
+        together = side_by_side(x, [self.pairs()])
+        if together is None:
+            return self.completed(torch.stack([head(x) for head in self.heads], -2))
+        return self.completed(together[0])
+
+    def pairs(self) -> list[tuple[Mlp, nn.Linear]]:
+        """Return the hidden layers of each critic and its last one."""
+        return [(head.body, head.last) for head in self.heads if isinstance(head, CriticHead)]
+
+    def completed(self, predicted: Tensor) -> Tensor:
+        """Return the output of all critics from that of their last layers, [*b, C, W]."""
         if self._is_monotone:
             predicted = quantile.monotone(predicted, weight=self.weights())
             predicted = predicted * self.affine_scale[:, None] + self.affine_offset[:, None]
@@ -147,26 +157,39 @@ class Critic(nn.Module):
         return [head.last for head in self.heads if isinstance(head, CriticHead)]
 
     @torch.no_grad()
-    def rescale(self, mean: Tensor, std: Tensor, new_mean: Tensor, new_std: Tensor) -> None:
+    def rescale(
+        self,
+        mean: Tensor,
+        std: Tensor,
+        new_mean: Tensor,
+        new_std: Tensor,
+        *,
+        where: Tensor | None = None,
+    ) -> None:
         """Preserve every decoded prediction while the return statistics change (PopArt).
 
         Last layers are rescaled; behind the softplus of monotone quantiles an affine map is; of a
-        categorical critic the atoms are.
+        categorical critic the atoms are. Where a flag is false not a bit is changed.
         """
         moved = {"mean": mean, "std": std, "new_mean": new_mean, "new_std": new_std}
         if self.config.kind == "categorical":
-            self.atoms.copy_(return_scale.move_atoms(self.atoms, **moved))
+            _move(self.atoms, return_scale.move_atoms(self.atoms, **moved), where)
         elif self._is_monotone:
             scale, offset = return_scale.popart_rescale_affine(
                 self.affine_scale, self.affine_offset, **moved
             )
-            self.affine_scale.copy_(scale)
-            self.affine_offset.copy_(offset)
+            _move(self.affine_scale, scale, where)
+            _move(self.affine_offset, offset, where)
         else:
             for last in self.last_layers():
                 weight, bias = return_scale.popart_rescale(last.weight, last.bias, **moved)
-                last.weight.copy_(weight)
-                last.bias.copy_(bias)
+                _move(last.weight, weight, where)
+                _move(last.bias, bias, where)
+
+
+def _move(place: Tensor, new: Tensor, where: Tensor | None) -> None:
+    """Write new numbers, where a flag allows it."""
+    place.copy_(new if where is None else torch.where(where, new, place))
 
 
 def _weights(config: CriticConfig) -> Tensor | None:

@@ -46,11 +46,11 @@ class ObservationScale(nn.Module):
         """Count, mean and sum of squared deviations seen so far."""
         return Moments(self.count, self.mean, self.m2)
 
-    def commit(self, seen: Moments) -> None:
-        """Merge the moments of new observations."""
+    def commit(self, seen: Moments, *, sound: Tensor | None = None) -> None:
+        """Merge the moments of new observations; nothing changes where a flag is false."""
         merged = statistics.merge(self.moments, seen)
         for old, new in zip(self.moments, merged, strict=True):
-            old.copy_(new)
+            old.copy_(new if sound is None else torch.where(sound, new, old))
 
     def held(self) -> Held:
         """Return what `forward` makes of the statistics, for many calls between two commits."""

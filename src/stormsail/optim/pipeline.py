@@ -135,6 +135,11 @@ class GradientPipeline:
         """The names of the parameters, in the order of `GradientReport.norms`."""
         return self._parameters.names
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The parameters, in the same order."""
+        return self._parameters.tensors
+
     def norms_by_name(self, report: GradientReport) -> dict[str, Tensor]:
         """Return the raw norm of each tensor's gradient, by name."""
         return self._parameters.named(report.norms)

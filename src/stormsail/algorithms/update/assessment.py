@@ -1,7 +1,8 @@
-"""What a rollout is worth, as one function of tensors, and all that the host asks of it at once.
+"""What a rollout is worth, as one function of tensors, and all that the host asks of it.
 
 Estimates, whether everything is finite, and the statistics that the return scale follows are
-computed without a host sync; one row of numbers is read.
+computed without a host sync. Where the epochs of an update are read at once, so are these numbers:
+what is not finite is a veto on the device, under which nothing changes, until the host knows of it.
 """
 
 from typing import NamedTuple
@@ -24,29 +25,31 @@ from stormsail.algorithms.update.nonfinite import (
     finite_norms,
     rollout_arrays,
 )
-from stormsail.algorithms.update.return_statistics import Outcomes, Scale, outcome_moments
+from stormsail.algorithms.update.return_statistics import Outcomes, outcome_moments
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.modules.agent import Agent
 
 
 class Assessment(NamedTuple):
-    """Estimates of a rollout and the numbers that the host decides on."""
+    """Estimates of a rollout, and numbers of it that nothing has waited for."""
 
     estimates: Estimates
-    numbers: Tensor
-    """float64, in the order that `read` knows."""
+    sound: Tensor
+    """Whether all of it is finite, a flag; where it is not, nothing may change."""
+    outcomes: Outcomes
+    """For the return statistics."""
+
+    @property
+    def numbers(self) -> Tensor:
+        """What the host decides on, float64, in the order that `known_from` knows."""
+        return torch.stack((self.sound.double(), self.estimates.explained_variance))
 
 
 class Read(NamedTuple):
     """What the host knows of a rollout."""
 
     is_finite: bool
-    """False also where a norm overflowed: then everything has to be counted."""
     explained_variance: float
-    outcomes: Outcomes
-    """For the return statistics."""
-    scale: Scale
-    """Mean and deviation that the critics predict in."""
 
 
 @torch.no_grad()
@@ -55,23 +58,23 @@ def assess(agent: Agent, rollout: Rollout, estimates: Estimates, config: TrainCo
     bootstrap = decoded_value(agent, rollout.next_predicted, config)
     arrays = [*rollout_arrays(rollout), *estimate_arrays(estimates), ("bootstrap", bootstrap)]
     outcomes = estimates.outcomes.flatten(0, 1)
-    seen = outcome_moments(outcomes, rollout.weight.flatten(), atom_weights(agent, outcomes))
-    scale = agent.return_scale
-    numbers = (
-        finite_norms([array for _, array in arrays]).all().double(),
-        estimates.explained_variance,
-        *seen,
-        scale.mean,
-        scale.std,
+    return Assessment(
+        estimates=estimates,
+        sound=finite_norms([array for _, array in arrays]).all(),
+        outcomes=outcome_moments(outcomes, rollout.weight.flatten(), atom_weights(agent, outcomes)),
     )
-    return Assessment(estimates, torch.stack(numbers))
+
+
+def known_from(numbers: Tensor) -> Read:
+    """Return what the numbers of an assessment say, once they are on the host."""
+    is_finite, explained = numbers.tolist()
+    return Read(is_finite > 0.0, explained)
 
 
 def read(assessment: Assessment) -> Read:
     """Wait for the numbers of an assessment."""
     with waiting_allowed():
-        is_finite, explained, count, centre, spread, mean, std = assessment.numbers.tolist()
-    return Read(is_finite > 0.0, explained, Outcomes(count, centre, spread), Scale(mean, std))
+        return known_from(assessment.numbers.cpu())
 
 
 def check(agent: Agent, rollout: Rollout, estimates: Estimates, config: TrainConfig) -> None:

@@ -98,12 +98,7 @@ class CompiledRow:
             initial = agent.initial_memory(task.batch)  # within: it may be learned
             done = played(task, agent, initial, generators, _nested(begins, iter(tensors)))
             self._row, self._output = list(done.row), list(done.output)
-            return [
-                *_flat(done.after),
-                done.memory,
-                *done.row.values(),
-                *done.output.values(),
-            ]
+            return [*_flat(done.after), *done.row.values(), *done.output.values()]
 
         self._run = compile_in_place(run, flat, instead=INSTEAD)
 
@@ -111,11 +106,10 @@ class CompiledRow:
         """Take a step."""
         made = self._run(*_flat(env_state))
         width = self._width
-        place = width + 1 + len(self._row)
+        place = width + len(self._row)
         return Played(
             _nested(self._form, iter(made)),
-            made[width],
-            dict(zip(self._row, made[width + 1 : place], strict=True)),
+            dict(zip(self._row, made[width:place], strict=True)),
             dict(zip(self._output, made[place:], strict=True)),
         )
 

@@ -10,7 +10,7 @@ After an early stop `epochs.learn` draws no more orders, noise or entropies, so 
 set back to where the last minibatch that counted left them. A refused step draws its noise here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.update.epochs import (
     EpochReport,
-    MinibatchReport,
+    Minibatches,
     OnRefusal,
     OnStep,
     accumulate,
@@ -37,6 +37,18 @@ from stormsail.optim.upgd.base import UtilityOptimizer
 
 COEFFICIENTS = ("clip_range", "vf_coef", "bc_coef", "ent_coef", "kl_beta", "legacy_risk")
 """Numbers of `Scheduled` that enter the loss; the learning rate is the optimizer's own tensor."""
+
+
+class Told(NamedTuple):
+    """What is read together with the epochs."""
+
+    numbers: Tensor
+    """float64 [n]."""
+    sound: Tensor
+    """Whether anything is to be learned, a flag on the device."""
+    hear: Callable[[Tensor], object]
+    """Called with the numbers on the host, before anything of the epochs is told. If it raises,
+    the generators are as they were: the error is to be that nothing was to be learned."""
 
 
 class _Flags(NamedTuple):
@@ -93,26 +105,23 @@ class _Layout(NamedTuple):
         parts = result.parts()
         return _Layout(tuple(part.shape for part in parts), tuple(part.dtype for part in parts))
 
-    def read(self, table: Tensor) -> list[_Found]:
-        """Return what each row says, in the types that it was found in."""
+    def read(self, table: Tensor) -> _Found:
+        """Return what the rows say, as columns [M, ...] in the types that it was found in."""
         order = [
             place
             for kind in dict.fromkeys(self.kinds)
             for place, own in enumerate(self.kinds)
             if own == kind
         ]
-        pieces = table.split([self.shapes[place].numel() for place in order], 1)
-        columns: dict[int, tuple[Tensor, ...]] = {
-            place: piece.reshape(-1, *self.shapes[place]).to(self.kinds[place]).unbind()
-            for place, piece in zip(order, pieces, strict=True)
-        }
+        pieces = table.t().contiguous().split([self.shapes[place].numel() for place in order])
+        columns: dict[int, Tensor] = {}
+        for place, piece in zip(order, pieces, strict=True):
+            column = piece.to(self.kinds[place])
+            shape = self.shapes[place]
+            columns[place] = column.t().reshape(-1, *shape).contiguous() if shape else column[0]
         width = len(Sums._fields)
-        return [
-            _Found(ended, skipped, Sums(*rest[:width]), GradientReport(*rest[width:]))
-            for ended, skipped, *rest in zip(
-                *(columns[place] for place in range(len(columns))), strict=True
-            )
-        ]
+        ended, skipped, *rest = (columns[place] for place in range(len(columns)))
+        return _Found(ended, skipped, Sums(*rest[:width]), GradientReport(*rest[width:]))
 
 
 class DeviceEpochs:
@@ -165,6 +174,7 @@ class DeviceEpochs:
         order: torch.Generator,
         on_refusal: OnRefusal,
         on_step: OnStep = lambda: None,
+        told: Told | None = None,
     ) -> EpochReport:
         """Train on all sequences of a rollout, as `epochs.learn` does.
 
@@ -175,11 +185,15 @@ class DeviceEpochs:
             order: generator of the order of sequences.
             on_refusal: called for every refused step once all epochs are over.
             on_step: called for every step that was taken, in order with the others.
+            told: what else is read with the epochs, and whether anything is to be learned.
         """
         kept = self._place(data)
         flags = self._set(now)
         self._stop.zero_()
+        if told is not None:
+            self._stop[-1].copy_(~told.sound)
         control.begin_update()
+        begin = [each.get_state() for each in (order, *self._generators)]
         rows: list[Tensor] = []
         chosen: list[Tensor] = []
         after: list[tuple[int, list[Tensor]]] = []
@@ -194,37 +208,56 @@ class DeviceEpochs:
                 rows.append(minibatch.run().clone())
                 chosen.append(part)
                 after.append((epoch, [each.get_state() for each in (order, *self._generators)]))
-        with waiting_allowed():
-            table = torch.stack(rows).cpu()
-        reports: list[MinibatchReport] = []
+        found = self._read(self._wait(rows, told, begin, (order, *self._generators)))
+        parts = tuple(self._parts(len(part)) for part in chosen)
+        whole = Minibatches(found.sums, found.gradient, parts, tuple(found.skipped.tolist()))
+        stepped = found.gradient.stepped.tolist()
+        each = (found.sums.kl / found.sums.weight).tolist()
         divergences: list[float] = []
-        begun = 0
-        for result, part, (epoch, states) in zip(self._read(table), chosen, after, strict=True):
+        begun = count = 0
+        for place, (epoch, states) in enumerate(after):
             if begun == epoch:
                 control.begin_epoch(epoch)
                 begun += 1
-            report = MinibatchReport(
-                result.sums, result.gradient, self._parts(len(part)), bool(result.skipped)
-            )
-            reports.append(report)
-            if report.skipped:
+            count = place + 1
+            if whole.skipped[place]:
                 continue
-            if bool(report.gradient.stepped):
+            if stepped[place]:
                 on_step()
             else:
-                on_refusal(select(kept, part), report)
-            divergences.append(float(report.sums.kl / report.sums.weight))
+                on_refusal(select(kept, chosen[place]), whole[place])
+            divergences.append(each[place])
             if control.stops(divergences[-1]):
-                for generator, state in zip((order, *self._generators), states, strict=True):
-                    generator.set_state(state)
+                _put_back((order, *self._generators), states)
                 break
-        return EpochReport(reports, begun, control.reason, divergences)
+        return EpochReport(whole[:count], begun, control.reason, divergences)
+
+    def _wait(
+        self,
+        rows: list[Tensor],
+        told: Told | None,
+        begin: list[Tensor],
+        generators: Sequence[torch.Generator],
+    ) -> Tensor:
+        """Read the table of all minibatches, and before it what else is told."""
+        if told is None:
+            with waiting_allowed():
+                return torch.stack(rows).cpu()
+        with waiting_allowed():
+            read = torch.cat((told.numbers, *rows)).cpu()
+        count = len(told.numbers)
+        try:
+            told.hear(read[:count])
+        except Exception:
+            _put_back(generators, begin)
+            raise
+        return read[count:].reshape(len(rows), -1)
 
     def _parts(self, sequences: int) -> int:
         """Return the number of micro-batches of a minibatch."""
         return -(-sequences // (self._config.ppo.microbatch_size or sequences))
 
-    def _read(self, table: Tensor) -> list[_Found]:
+    def _read(self, table: Tensor) -> _Found:
         if self._layout is None:
             raise LookupError("no minibatch has run")
         return self._layout.read(table)
@@ -320,3 +353,8 @@ class DeviceEpochs:
         result = _Found(ended, skipped, total, gradient)
         self._layout = _Layout.of(result)
         return result.row()
+
+
+def _put_back(generators: Sequence[torch.Generator], states: Sequence[Tensor]) -> None:
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)

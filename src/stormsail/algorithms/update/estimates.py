@@ -180,6 +180,8 @@ class Raw(NamedTuple):
     rollout: Rollout
     before: RunningMoments | None
     """Moments of earlier rollouts."""
+    sound: Tensor
+    """Whether the rollout is finite, a flag; where it is not, it leaves those to the next."""
 
 
 def follow_moments(

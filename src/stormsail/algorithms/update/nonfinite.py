@@ -4,6 +4,7 @@ Non-finite rewards and observations come from the task and are refused as bad da
 comes from the network: the run rolls back to a sound checkpoint with half the learning rate.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 
@@ -87,12 +88,12 @@ def estimate_arrays(estimates: Estimates) -> list[tuple[str, Tensor]]:
 def first_nonfinite(arrays: Iterable[tuple[str, Tensor]]) -> str | None:
     """Describe the first array with non-finite entries and their number; None if none has any.
 
-    A norm is one pass and one kernel for many arrays, and finite only where all of an array is. It
-    may overflow where nothing else does: only then, and where something is not finite, all are
-    counted, on their devices, and read at once.
+    Only where one is not finite all are counted, on their devices, and read at once.
     """
-    chosen = [(name, array) for name, array in arrays if array.is_floating_point()]
-    if not chosen or _all_finite([array for _, array in chosen]):
+    chosen = [
+        (name, array) for name, array in arrays if array.is_floating_point() and array.numel()
+    ]
+    if all(bool(flag) for flag in all_finite([array for _, array in chosen])):
         return None
     device = chosen[0][1].device  # an optimizer may count its steps on the CPU
     bad = [(~array.isfinite()).sum().to(device) for _, array in chosen]
@@ -103,22 +104,28 @@ def first_nonfinite(arrays: Iterable[tuple[str, Tensor]]) -> str | None:
     return None
 
 
-def _all_finite(arrays: list[Tensor]) -> bool:
-    """Return whether the norms of all arrays are finite."""
-    devices = dict.fromkeys(array.device for array in arrays)
-    return all(
-        bool(finite_norms([array for array in arrays if array.device == device]).all())
-        for device in devices
-    )
+def all_finite(arrays: Sequence[Tensor]) -> list[Tensor]:
+    """Return a flag of each device: whether the norms of all floating arrays there are finite.
+
+    A norm is one pass and one kernel for many arrays, and finite only where all of an array is.
+    """
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for array in arrays:
+        if array.numel():
+            by_device.setdefault(array.device, []).append(array)
+    return [finite_norms(own).all() for own in by_device.values()]
 
 
 def finite_norms(arrays: Sequence[Tensor]) -> Tensor:
-    """Return which norms of floating arrays of one device are finite, bool [n], by their types."""
-    kinds = dict.fromkeys(array.dtype for array in arrays)
-    norms = [
-        torch.stack(torch._foreach_norm([each for each in arrays if each.dtype == kind])).double()
-        for kind in kinds
-    ]
+    """Return which floating arrays of one device are finite, by their types, without empty ones.
+
+    From the largest size of each, which does not overflow where the entries do not.
+    """
+    kinds: dict[torch.dtype, list[Tensor]] = {}
+    for array in arrays:
+        if array.numel():
+            kinds.setdefault(array.dtype, []).append(array)
+    norms = [torch.stack(torch._foreach_norm(own, math.inf)).double() for own in kinds.values()]
     return torch.cat(norms).isfinite()
 
 

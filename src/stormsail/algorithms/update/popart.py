@@ -72,41 +72,50 @@ def popart_rescale(
     predicted: Tensor,
     config: TrainConfig,
     optimizer: torch.optim.Optimizer,
-    known: tuple[Outcomes, Scale] | None = None,
+    known: Outcomes | None = None,
+    sound: Tensor | None = None,
 ) -> Tensor:
     """Update the return statistics; return the old predictions on the new scale.
 
     With `popart` heads or atoms are rescaled so that every decoded prediction stays what it was.
     With `scale` returns are divided by `ret_clip` times the deviation and not centred. With
     `frozen_lag` the scale changes and nothing else does, as in an earlier system, for comparison.
-    `known` are the moments of the outcomes and the scale in use, if they have been read already.
+    Nothing waits for the device.
+
+    Args:
+        agent: its scale and its critics change.
+        statistics: of returns; change, too.
+        outcomes: sampled returns in reward units, [n, M].
+        weight: of each row, [n].
+        predicted: by the critics during the rollout, [T, B, C, W].
+        config: of the run.
+        optimizer: its state follows the critics.
+        known: moments of the outcomes, if they are there already.
+        sound: whether the update counts; where not, not a bit changes. None counts it.
     """
     mode = config.returns.normalize_returns
     if mode == "off":
         return predicted
     scale = agent.return_scale
     unit = deviations_per_unit(config.returns)
-    if known is None:
-        seen, (mean, std) = {}, torch.stack((scale.mean, scale.std)).tolist()
-    else:
-        seen, (mean, std) = {"known": known[0]}, known[1]
-    now = Scale(mean, std / unit)
-    mass = atom_weights(agent, outcomes)
-    new = statistics.step(outcomes, weight, now, atom_weight=mass, **seen)
-    new = Scale(0.0 if mode == "scale" else new.mean, new.std * unit)
-    if new == Scale(mean, std):  # nothing to round
-        return predicted
     old_mean, old_std = scale.mean.clone(), scale.std.clone()
-    scale.mean.fill_(new.mean)
-    scale.std.fill_(new.std)
+    now = Scale(old_mean, old_std / unit)
+    mass = atom_weights(agent, outcomes)
+    new = statistics.step(outcomes, weight, now, atom_weight=mass, known=known, sound=sound)
+    new = Scale(0.0 if mode == "scale" else new.mean, new.std * unit)
+    moves = (old_mean != new.mean) | (old_std != new.std)  # otherwise there is nothing to round
+    if sound is not None:
+        moves = moves & sound
+    scale.mean.copy_(torch.where(moves, new.mean, old_mean))
+    scale.std.copy_(torch.where(moves, new.std, old_std))
     if mode == "frozen_lag":
         return predicted
     moved = (old_mean, old_std, scale.mean, scale.std)
-    agent.network.critic.rescale(*moved)
+    agent.network.critic.rescale(*moved, where=moves)
     _rescale_moments(agent, optimizer, old_std, scale.std)
     if agent.spec.critic.kind == "categorical":
         return predicted
-    return return_scale.re_express(predicted, *moved)
+    return torch.where(moves, return_scale.re_express(predicted, *moved), predicted)
 
 
 def _rescale_moments(
@@ -136,6 +145,15 @@ def _rescale_moments(
             utility.copy_(
                 return_scale.popart_rescale_utility(utility, std=std**power, new_std=new_std**power)
             )
+
+
+def rescaled_tensors(agent: Agent, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return all that `popart_rescale` changes, beside the statistics."""
+    critic = agent.network.critic
+    layers = [part for last in critic.last_layers() for part in (last.weight, last.bias)]
+    states = [value for part in layers for value in optimizer.state.get(part, {}).values()]
+    kept = [value for value in states if isinstance(value, Tensor)]
+    return [*agent.return_scale.buffers(), *critic.buffers(), *layers, *kept]
 
 
 @torch.no_grad()

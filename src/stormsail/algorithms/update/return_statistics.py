@@ -1,8 +1,6 @@
 """Mean and deviation of returns over recent updates: the return scale of the critics."""
 
 import math
-from collections import deque
-from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -23,25 +21,26 @@ _READABLE = 1e12
 """Largest reading of the gain before floors, so that returns without any spread stay a number."""
 
 
+Number = float | Tensor
+
+
 class Scale(NamedTuple):
     """Mean and standard deviation by which returns are encoded."""
 
-    mean: float
-    std: float
+    mean: Number
+    std: Number
 
 
 class Outcomes(NamedTuple):
-    """Weight, mean and variance of the returns of one update."""
+    """Weight, mean and variance of the returns of one update, float64 without dimensions."""
 
-    count: float  # type: ignore[assignment]  # the tuple method is not missed
-    mean: float
-    variance: float
+    count: Tensor  # type: ignore[assignment]  # the tuple method is not missed
+    mean: Tensor
+    variance: Tensor
 
 
-def outcome_moments(
-    returns: Tensor, weight: Tensor, atom_weight: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return weight, mean and variance of returns [n] or [n, M], as tensors without dimensions.
+def outcome_moments(returns: Tensor, weight: Tensor, atom_weight: Tensor | None) -> Outcomes:
+    """Return weight, mean and variance of returns [n] or [n, M].
 
     Args:
         returns: in reward units.
@@ -50,7 +49,7 @@ def outcome_moments(
     """
     flat, mass = _entries(returns, weight, atom_weight)
     seen = statistics.moments(flat[:, None], weight=mass)
-    return seen.count, seen.mean[0], statistics.variance(seen)[0]
+    return Outcomes(seen.count, seen.mean[0], statistics.variance(seen)[0])
 
 
 def _entries(returns: Tensor, weight: Tensor, atom_weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -106,16 +105,42 @@ class ReturnStatistics:
     an average with weight `ema_beta`; the mean moves by at most `max_rel_step` times the larger of
     its size and the spread, the spread by at most a factor of 1 + `max_rel_step`, but never below
     its floor, `least_std`.
+
+    All of it is tensors that stay in place, and no step waits for the device: a captured graph may
+    take it.
+
+    Args:
+        config: of the statistics.
+        device: of the returns.
     """
 
-    def __init__(self, config: ReturnConfig) -> None:
+    def __init__(self, config: ReturnConfig, device: torch.device | str = "cpu") -> None:
         self.config = config
-        self.update = 0
-        self.unfloored = 1.0
-        """Deviation of the window before any floor; alarms read this one."""
-        self._window: deque[tuple[float, float, float]] = deque(maxlen=config.window_updates)
-        self._spreads: deque[float] = deque(maxlen=_HISTORY)
+        like = torch.zeros((), dtype=torch.float64, device=device)
+        self._updates = like.clone()
+        self._unfloored = torch.ones_like(like)
+        size = (config.window_updates, len(Outcomes._fields))
+        self._window = like.new_full(size, torch.nan)
+        """Outcomes of recent updates, the newest last; NaN before there were as many."""
+        self._spreads = like.new_full((_HISTORY,), torch.nan)
+        """Of earlier windows, the newest last; NaN before there were as many."""
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that a step changes."""
+        return [self._updates, self._unfloored, self._window, self._spreads]
+
+    @property
+    def update(self) -> int:
+        """Updates seen; waits for the device."""
+        return int(self._updates)
+
+    @property
+    def unfloored(self) -> Tensor:
+        """Deviation of the window before any floor; alarms read this one."""
+        return self._unfloored.clone()
+
+    @torch.no_grad()
     def step(
         self,
         returns: Tensor,
@@ -124,6 +149,7 @@ class ReturnStatistics:
         *,
         atom_weight: Tensor | None = None,
         known: Outcomes | None = None,
+        sound: Tensor | None = None,
     ) -> Scale:
         """Add the returns of an update; return the scale to use from now on.
 
@@ -132,78 +158,80 @@ class ReturnStatistics:
             weight: of each row, [n]; rows of weight 0 do not count.
             now: the scale in use.
             atom_weight: mass of each atom, [M], sums to 1; None for equal ones.
-            known: `outcome_moments` of these, if they have been read already.
+            known: `outcome_moments` of these, if they are there already.
+            sound: whether the update counts; where not, nothing changes. None counts it.
         """
-        self.update += 1
-        frozen = self.config.freeze_after
-        now = Scale(now.mean, max(now.std, least_std(self.config)))  # it may come from elsewhere
-        if frozen is not None and self.update > frozen:
-            return now
-        self._window.append(self._moments(returns, weight, atom_weight, known))
-        count = math.fsum(part[0] for part in self._window)
-        if count == 0.0:
-            return now
-        mean = math.fsum(part[0] * part[1] for part in self._window) / count
-        # variance within the updates and between them; squares of a large mean would cost digits
-        spread = math.fsum(
-            weight * (within + (centre - mean) ** 2) for weight, centre, within in self._window
-        )
-        self.unfloored = math.sqrt(spread / count)
-        self._spreads.append(self.unfloored)
-        wanted = Scale(mean, max(self.unfloored, self._floor()))
-        return wanted if self.update <= self.config.warmup_updates else self._limited(now, wanted)
+        config, update = self.config, self._updates + 1.0
+        # a scale may come from elsewhere
+        now = Scale(self._number(now.mean), self._number(now.std).clamp(min=least_std(config)))
+        seen = outcome_moments(returns, weight, atom_weight) if known is None else known
+        if config.return_stat == "mad":
+            seen = seen._replace(variance=_robust_variance(seen, returns, weight, atom_weight))
+        window = torch.cat((self._window[1:], torch.stack(seen)[None]))
+        mean, unfloored, has_weight = _pooled(window)
+        spreads = torch.cat((self._spreads[1:], unfloored[None]))
+        floor = self._floor(spreads)
+        wanted = Scale(mean, torch.maximum(unfloored, floor))
+        limited = self._limited(now, wanted, floor)
+        warming = update <= config.warmup_updates
+        adds = torch.ones_like(warming) if sound is None else sound
+        counted = self._updates + adds.double()
+        if config.freeze_after is not None:
+            adds = adds & (update <= config.freeze_after)
+        follows = adds & has_weight
+        for place, new, where in (
+            (self._window, window, adds),
+            (self._unfloored, unfloored, follows),
+            (self._spreads, spreads, follows),
+        ):
+            place.copy_(torch.where(where, new, place))
+        self._updates.copy_(counted)
+        moved = (torch.where(warming, a, b) for a, b in zip(wanted, limited, strict=True))
+        return Scale(*(torch.where(follows, a, b) for a, b in zip(moved, now, strict=True)))
 
-    def _moments(
-        self,
-        returns: Tensor,
-        weight: Tensor,
-        atom_weight: Tensor | None,
-        known: Outcomes | None,
-    ) -> tuple[float, float, float]:
-        """Return weight, mean and variance of the rows that count."""
-        if known is None:
-            known = Outcomes(*torch.stack(outcome_moments(returns, weight, atom_weight)).tolist())
-        count, mean, variance = known
-        if count == 0.0:
-            return 0.0, 0.0, 0.0
-        if self.config.return_stat == "mad":
-            flat, mass = _entries(returns, weight, atom_weight)
-            kept = flat[mass > 0.0]
-            variance = float(statistics.median_absolute_deviation_std(kept)) ** 2
-        return count, mean, variance
+    def _number(self, value: Number) -> Tensor:
+        return value if isinstance(value, Tensor) else torch.full_like(self._unfloored, value)
 
-    def _floor(self) -> float:
-        floor = least_std(self.config)
+    def _floor(self, spreads: Tensor) -> Tensor:
+        """Return the least spread, given those so far."""
+        floor = torch.full_like(self._unfloored, least_std(self.config))
         if self.config.std_floor_mode == "adaptive":
-            floor = max(floor, _ADAPTIVE_SHARE * median(self._spreads))
+            median = statistics.percentile(spreads, ~spreads.isnan(), level=0.5)
+            floor = torch.maximum(floor, _ADAPTIVE_SHARE * median)
         return floor
 
-    def _limited(self, now: Scale, wanted: Scale) -> Scale:
+    def _limited(self, now: Scale, wanted: Scale, floor: Tensor) -> Scale:
         beta, step = self.config.ema_beta, self.config.max_rel_step
-        mean = beta * now.mean + (1.0 - beta) * wanted.mean
-        std = beta * now.std + (1.0 - beta) * wanted.std
-        reach = step * max(abs(now.mean), now.std)
-        mean = min(max(mean, now.mean - reach), now.mean + reach)
-        std = min(max(std, now.std / (1.0 + step)), now.std * (1.0 + step))
-        return Scale(mean, max(std, self._floor()))
+        before, spread = self._number(now.mean), self._number(now.std)
+        mean = beta * before + (1.0 - beta) * wanted.mean
+        std = beta * spread + (1.0 - beta) * wanted.std
+        reach = step * torch.maximum(before.abs(), spread)
+        mean = torch.clamp(mean, before - reach, before + reach)
+        std = torch.clamp(std, spread / (1.0 + step), spread * (1.0 + step))
+        return Scale(mean, torch.maximum(std, floor))
 
-    def target_scale(self) -> float:
+    def target_scale(self) -> Tensor:
         """Return 1 / (`ret_clip` * spread) of the window before any floor or cap, for alarms."""
-        scale = return_scale.value_target_scale(
-            torch.tensor(self.unfloored, dtype=torch.float64),
+        return return_scale.value_target_scale(
+            self._unfloored,
             clip=self.config.ret_clip,
             floor=torch.finfo(torch.float64).tiny,
             cap=_READABLE,
         )
-        return float(scale)
 
     def state_dict(self) -> dict[str, JsonValue]:
         """Return the state for a checkpoint."""
+        row = torch.cat([part.flatten() for part in self.tensors])
+        update, unfloored, *rest = row.tolist()
+        numbers = iter(rest[: self._window.numel()])
+        outcomes = zip(numbers, numbers, numbers, strict=True)
         return ReturnState(
-            update=self.update,
-            unfloored=self.unfloored,
-            window=tuple(self._window),
-            spreads=tuple(self._spreads),
+            update=int(update),
+            unfloored=unfloored,
+            window=tuple(part for part in outcomes if not math.isnan(part[0])),
+            spreads=tuple(
+                spread for spread in rest[self._window.numel() :] if not math.isnan(spread)
+            ),
         ).model_dump(mode="json")
 
     def load_state_dict(self, state: JsonValue) -> None:
@@ -213,8 +241,34 @@ class ReturnStatistics:
             ArtifactError: if the state is not one of return statistics.
         """
         saved = ReturnState.from_state(state, part="returns")
-        self.update, self.unfloored = saved.update, saved.unfloored
-        self._window.clear()
-        self._window.extend(saved.window)
-        self._spreads.clear()
-        self._spreads.extend(saved.spreads)
+        self._updates.fill_(saved.update)
+        self._unfloored.fill_(saved.unfloored)
+        for place, kept in ((self._window, saved.window), (self._spreads, saved.spreads)):
+            newest = torch.tensor(kept[-len(place) :], dtype=place.dtype, device=place.device)
+            place.fill_(torch.nan)
+            if len(newest):
+                place[-len(newest) :] = newest
+
+
+def _pooled(window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean and deviation of all returns of a window, and whether any has weight."""
+    is_there = ~window[:, :1].isnan()
+    weight, centre, within = torch.where(is_there, window, 0.0).unbind(-1)
+    count = weight.sum()
+    has_weight = count > 0.0
+    total = torch.where(has_weight, count, 1.0)
+    mean = (weight * centre).sum() / total
+    # variance within the updates and between them; squares of a large mean would cost digits
+    spread = (weight * (within + (centre - mean).square())).sum()
+    return mean, (spread / total).sqrt(), has_weight
+
+
+def _robust_variance(
+    seen: Outcomes, returns: Tensor, weight: Tensor, atom_weight: Tensor | None
+) -> Tensor:
+    """Return the squared robust deviation of all atoms of rows that count, all alike."""
+    flat, mass = _entries(returns, weight, atom_weight)
+    used = mass > 0.0
+    middle = statistics.percentile(flat, used, level=0.5)
+    spread = statistics.percentile((flat - middle).abs(), used, level=0.5)
+    return torch.where(seen.count > 0.0, (statistics.MAD_TO_STD * spread).square(), 0.0)

@@ -35,6 +35,8 @@ class Tile(NamedTuple):
 
 PRODUCT = Tile(64, 128, 64, 4, 3)
 """Of the product with its tanh."""
+NARROW = 64
+"""Units of a program where those of `PRODUCT` do not divide all."""
 
 
 def dense(
@@ -72,13 +74,7 @@ class _Dense(torch.autograd.Function):
         missing, idle = -units % ALIGNMENT, rows.shape[1] - inputs
         own = torch.nn.functional.pad(weight.to(dtype), (0, idle, 0, missing))
         shift = torch.nn.functional.pad(bias, (0, missing))
-        if not tanh:
-            output = torch.addmm(shift.to(dtype), rows, own.t())
-        elif _is_whole(rows, own):
-            output = _squashed_product(rows, own, shift)
-        else:
-            output = torch.mm(rows, own.t())
-            _squash(output, shift)
+        output = squashed(rows, own, shift) if tanh else torch.addmm(shift.to(dtype), rows, own.t())
         ctx.save_for_backward(rows, own, *([output] if tanh else []))
         ctx.tanh, ctx.kind, ctx.shape, ctx.sizes = tanh, x.dtype, x.shape, weight.shape
         return output.view(*x.shape[:-1], output.shape[1])[..., :units]
@@ -107,6 +103,15 @@ class _Dense(torch.autograd.Function):
         return of_x, of_weight[:units, :inputs], sums[:units], None, None
 
 
+def squashed(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return tanh(rows weight' + bias), [R, N], in the dtype of rows [R, I] and weight."""
+    if _is_whole(rows, weight):
+        return _squashed_product(rows, weight, bias)
+    output = torch.mm(rows, weight.t())
+    _squash(output, bias)
+    return output
+
+
 def _is_whole(rows: Tensor, weight: Tensor) -> bool:
     """Return whether a product is one of ours: wide enough for the units that multiply matrices."""
     sizes = (rows.shape[1], len(weight))
@@ -120,10 +125,12 @@ def _squashed_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     rows, count, units = rows.contiguous(), len(rows), len(weight)
     output = torch.empty(count, units, dtype=rows.dtype, device=rows.device)
     width = min(power_of_two(units), PRODUCT.units)
-    product_tanh[(-(-count // PRODUCT.rows), -(-units // width))](
+    if width > NARROW and units % width:
+        width = NARROW  # or a quarter of 192 columns would be none
+    product_tanh[(-(-count // PRODUCT.rows) * -(-units // width),)](
         rows, weight.contiguous(), bias.float().contiguous(), output, count, units, rows.shape[1],
         ROWS=PRODUCT.rows, UNITS=width, INPUTS=min(power_of_two(rows.shape[1]), PRODUCT.inputs),
-        num_warps=PRODUCT.warps, num_stages=PRODUCT.stages,
+        FAST=_is_fast(output), num_warps=PRODUCT.warps, num_stages=PRODUCT.stages,
     )  # fmt: skip
     return output
 
@@ -135,4 +142,9 @@ def _squash(table: Tensor, bias: Tensor) -> None:
     if table.numel() == 0:
         return
     grid, options = blocks(*table.shape)
-    bias_tanh[grid](table, bias.float().contiguous(), *table.shape, **options)
+    bias_tanh[grid](table, bias.float().contiguous(), *table.shape, FAST=_is_fast(table), **options)
+
+
+def _is_fast(table: Tensor) -> bool:
+    """Return whether a GPU's own tanh serves: it keeps more digits than bfloat16 has."""
+    return table.is_cuda and table.dtype == torch.bfloat16

@@ -64,9 +64,12 @@ def test_the_scale_of_returns_is_not_set_anew(source, tmp_path):
     ppo, _ = begun(small(**CHANGED, returns__normalize_returns="popart"), tmp_path / "run", start)
     seen = []
     rescale = ppo._rescale
-    ppo._rescale = lambda *parts: (seen.append(float(ppo.agent.return_scale.std)), rescale(*parts))[
-        1
-    ]
+
+    def watched(*parts, **named):
+        seen.append(float(ppo.agent.return_scale.std))
+        return rescale(*parts, **named)
+
+    ppo._rescale = watched
     ppo.update()
     assert seen == [scale]
 

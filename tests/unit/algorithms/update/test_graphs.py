@@ -2,15 +2,16 @@
 
 import contextlib
 import gc
-import itertools
 import math
-import types
+import threading
+import time
 import warnings
 from typing import NamedTuple
 
 import pytest
 import torch
 
+from stormsail.algorithms import ppo as order_of_an_update
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo
@@ -27,6 +28,7 @@ from stormsail.algorithms.update.graphs import (
     waiting_allowed,
 )
 from stormsail.algorithms.update.nonfinite import Diverged
+from stormsail.core import turns
 from stormsail.core.errors import DataError
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import Agent
@@ -179,26 +181,13 @@ def test_a_captured_minibatch_sees_every_number_change(name):
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
-def test_rollout_and_epochs_never_wait_for_the_device():
+def test_an_update_never_waits_for_the_device_but_to_read_what_it_found():
     ppo = learner(settings())
-    for _ in range(2):
+    for _ in range(3):
         ppo.update()
-    collect, learn = ppo._collect, ppo._learn
-
-    def strict(function):
-        def call(*arguments):
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                return function(*arguments)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-
-        return call
-
-    ppo._collect, ppo._learn = strict(collect), strict(learn)
-    ppo.update()
     torch.cuda.set_sync_debug_mode("error")
     try:
+        ppo.update()
         with waiting_allowed():
             torch.zeros(1, device="cuda").cpu()
         with pytest.raises(RuntimeError, match="synchronizing"):
@@ -211,17 +200,17 @@ LIMIT = {
     "risk.cvar_use_constraint": True, "risk.cvar_limit": 5.0, "risk.cvar_min_samples": 2,
     "risk.cvar_min_tail_samples": 1,
 }  # fmt: skip
-WAITS = {  # settings, and waits of an update besides the two for its numbers
-    "none": ({}, 0),
-    "budget": ({**LIMIT, "risk.form": "budget"}, 4),
-    "critic": (LIMIT, 10),
+WAITS = {  # settings, times that an update reads its numbers, and waits besides
+    "none": ({}, 1, 0),
+    "budget": ({**LIMIT, "risk.form": "budget"}, 2, 5),
+    "critic": (LIMIT, 2, 10),
 }
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("changes", "most"), WAITS.values(), ids=WAITS)
-def test_a_whole_update_waits_for_the_device_so_often(changes, most, monkeypatch):
-    """Twice for the numbers of rollout and epochs; a limit reads its outcomes besides."""
+@pytest.mark.parametrize(("changes", "reads", "most"), WAITS.values(), ids=WAITS)
+def test_a_whole_update_waits_for_the_device_so_often(changes, reads, most, monkeypatch):
+    """Once, at its end; with a limit for the numbers of the rollout and its outcomes besides."""
     ppo, allowed = learner(settings(**changes)), []
     for _ in range(4):
         ppo.update()
@@ -232,7 +221,7 @@ def test_a_whole_update_waits_for_the_device_so_often(changes, most, monkeypatch
         with waiting_allowed():
             yield
 
-    for module in (assessment, device_epochs):
+    for module in (assessment, device_epochs, order_of_an_update):
         monkeypatch.setattr(module, "waiting_allowed", counted)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -242,7 +231,7 @@ def test_a_whole_update_waits_for_the_device_so_often(changes, most, monkeypatch
         finally:
             torch.cuda.set_sync_debug_mode("default")
     waits = [each for each in found if "synchronizing" in str(each.message)]
-    assert len(allowed) == 2
+    assert len(allowed) == reads
     assert len(waits) <= most, [f"{each.filename}:{each.lineno}" for each in waits]
 
 
@@ -272,62 +261,91 @@ def test_a_resumed_learner_computes_what_it_would_have(after):
         assert all(torch.equal(own[name], other[name]) for name in own)
 
 
-class Streams:
-    """torch's streams: a few handles of each priority in turn."""
+class Finished:
+    """An event of a device that ends what it was given when it is waited for."""
 
-    def __init__(self, count):
-        self.handles = {
-            priority: itertools.cycle(range(1 - 10 * priority, count + 1 - 10 * priority))
-            for priority in (0, -1, -2, -3)
-        }
+    noted: list[str]
 
-    def __call__(self, priority=0):
-        return types.SimpleNamespace(cuda_stream=next(self.handles[priority]))
+    def __init__(self, *, blocking):
+        assert blocking  # a member that waits leaves the processor to the others
+
+    def record(self):
+        self.noted.append("recorded" + " with the turn" * turns.has_turn())
+
+    def synchronize(self):
+        self.noted.append("waits" + " with the turn" * turns.has_turn())
 
 
-def test_no_two_living_graphs_are_recorded_on_one_stream(monkeypatch):
-    class Owner:
+@pytest.fixture
+def device(monkeypatch):
+    """Let torch say that it has a device whose events are noted."""
+    Finished.noted = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "Event", Finished)
+    return torch.device("cuda")
+
+
+def test_a_member_gives_up_its_turn_until_the_device_is_done(device):
+    own = turns.Turns()
+    with own.joined(), turns.taken(device):
+        with waiting_allowed():
+            Finished.noted.append("reads" + " with the turn" * turns.has_turn())
+            with waiting_allowed():
+                Finished.noted.append("reads more")
+        assert turns.has_turn()
+    wait = ["recorded with the turn", "waits"]
+    assert Finished.noted == [*wait, "reads with the turn", *wait, "reads more"]
+
+
+def test_a_learner_that_trains_alone_waits_where_it_reads(device):
+    with waiting_allowed():
         pass
-
-    monkeypatch.setattr(graphs, "_TAKEN", set())
-    monkeypatch.setattr(torch.cuda, "Stream", Streams(3))
-    owners = [Owner() for _ in range(2)]
-    taken = [graphs._own_stream(owner).cuda_stream for owner in owners]
-    assert taken == [11, 12]  # none of priority 0, on which threads run their own work
-    third = Owner()
-    assert graphs._own_stream(third).cuda_stream == 13
-    fourth = Owner()
-    assert graphs._own_stream(fourth).cuda_stream == 21  # of the next priority
-    del third, fourth, owners[1]
-    gc.collect()
-    assert {11} == graphs._TAKEN
-    last = Owner()
-    assert graphs._own_stream(last).cuda_stream in {12, 13}
-    rest = [Owner() for _ in range(7)]
-    found = {graphs._own_stream(owner).cuda_stream for owner in rest}
-    assert len(found) == 7
-    one_more = Owner()
-    assert graphs._own_stream(one_more).cuda_stream in {11, 12, 13, 21, 22, 23, 31, 32, 33}
-
-
-def test_streams_of_learners_that_nobody_needs_are_free_again(monkeypatch):
-    class Owner:
+    own = turns.Turns()
+    with own.joined(), waiting_allowed():  # between its updates a member has no turn
         pass
+    assert Finished.noted == []
 
-    monkeypatch.setattr(graphs, "_TAKEN", set())
-    monkeypatch.setattr(torch.cuda, "Stream", Streams(1))
-    kept = [Owner() for _ in range(2)]
-    for owner in kept:
-        graphs._own_stream(owner)
-    forgotten = Owner()
-    forgotten.itself = forgotten  # only the collector finds it
-    freed = graphs._own_stream(forgotten).cuda_stream
-    gc.disable()
-    try:
-        del forgotten
-        assert graphs._own_stream(Owner()).cuda_stream == freed
-    finally:
-        gc.enable()
+
+def test_others_run_while_a_member_waits_for_the_device(device, monkeypatch):
+    own, ran = turns.Turns(), threading.Event()
+
+    def synchronize(self):
+        assert ran.wait(30)
+
+    monkeypatch.setattr(Finished, "synchronize", synchronize)
+
+    def other():
+        with own.joined(), turns.taken(device):
+            ran.set()
+
+    thread = threading.Thread(target=other)
+    with own.joined(), turns.taken(device):
+        thread.start()
+        with waiting_allowed():
+            pass
+    thread.join(30)
+
+
+def test_who_waits_to_record_gives_up_its_turn():
+    """Whoever records may need it: a part that cannot be recorded may wait for the device."""
+    own, holds, done = turns.Turns(), threading.Event(), []
+
+    def records():
+        with own.joined(), turns.taken(torch.device("cuda")), graphs._recording():
+            with turns.given_up():
+                holds.set()
+                time.sleep(0.05)
+            done.append("first")
+
+    thread = threading.Thread(target=records)
+    thread.start()
+    assert holds.wait(30)
+    with own.joined(), turns.taken(torch.device("cuda")), graphs._recording():
+        done.append("second")
+    thread.join(30)
+    assert done == ["first", "second"]
+    assert not graphs._RECORDING.locked()
 
 
 @pytest.mark.gpu
@@ -488,22 +506,23 @@ def test_estimates_and_metrics_are_captured_and_see_every_number_change():
         update = ppo.update()
         metrics(ppo, update)
     assert set(ppo.recorder._known) == {
-        "estimates", "advantages", "metrics", "metrics of the scaler", "factors of the scaler",
+        "estimates", "advantages", "sequences", "metrics", "metrics of the scaler",
+        "factors of the scaler",
     }  # fmt: skip
     rollout = update.rollout
-    before, _ = ppo._assess(rollout)
+    before = ppo._assess(rollout).estimates
     value, mean = before.value.clone(), float(before.returns.mean())
     ppo.agent.return_scale.mean += 1.0
-    shifted, known = ppo._assess(rollout)
-    torch.testing.assert_close(shifted.value, value + 1.0)
+    shifted = ppo._assess(rollout)
+    torch.testing.assert_close(shifted.estimates.value, value + 1.0)
     rollout.reward.add_(10.0)
-    assert float(ppo._assess(rollout)[0].returns.mean()) > mean + 5.0
-    first, _ = ppo._follow_advantages(shifted.raw_advantage.clone(), shifted, rollout)
-    first = first.clone()
+    assert float(ppo._assess(rollout).estimates.returns.mean()) > mean + 5.0
+    raw = shifted.estimates.raw_advantage.clone()
+    first = ppo._follow_advantages(raw, rollout, shifted).advantage.clone()
     ppo.advantage_moments = ppo.advantage_moments._replace(
         variance=ppo.advantage_moments.variance * 100.0
     )
-    second, _ = ppo._follow_advantages(shifted.raw_advantage.clone(), shifted, rollout)
+    second = ppo._follow_advantages(raw, rollout, shifted).advantage
     assert float(second.abs().max()) < 0.5 * float(first.abs().max())
     told = metrics(ppo, update)
     rollout.reward.add_(10.0)
@@ -512,7 +531,6 @@ def test_estimates_and_metrics_are_captured_and_see_every_number_change():
     ppo.agent.return_scale.std *= 2.0
     last = metrics(ppo, update)
     assert last["train/ret_std"] == pytest.approx(2.0 * again["train/ret_std"])
-    assert known.scale.mean == pytest.approx(float(ppo.agent.return_scale.mean))
 
 
 @pytest.mark.gpu
@@ -522,4 +540,27 @@ def test_a_captured_estimate_tells_what_is_not_finite(place):
     update = ppo.update()
     getattr(update.rollout, place).view(-1)[3] = math.inf
     with pytest.raises((DataError, Diverged), match="1 of"):
-        ppo._assess(update.rollout)
+        ppo._known(update.rollout, ppo._assess(update.rollout))
+
+
+@pytest.mark.gpu
+def test_a_captured_update_of_what_is_not_finite_changes_nothing_and_is_told():
+    ppo = learner(settings(**{"ppo.advantage_scale": "slow"}))
+    for _ in range(3):
+        ppo.update()
+    before, collect = state_of(ppo), ppo._collect
+
+    def spoilt():
+        env_state, rollout = collect()
+        rollout.reward.view(-1)[3] = math.nan
+        return env_state, rollout
+
+    ppo._collect = spoilt
+    with pytest.raises(DataError, match="1 of"):
+        ppo.update()
+    after = state_of(ppo)
+    streams = {f"state/generators/torch:{name}" for name in ("actions", "task")}
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert {name for name in changed if not name.startswith("state/env_state")} <= streams
+    ppo._collect = collect
+    ppo.update()

@@ -29,7 +29,7 @@ def two(mean, std):
 
 def step(statistics, returns, now=START, weight=None):
     weight = torch.ones(len(returns)) if weight is None else weight
-    return statistics.step(returns, weight, now)
+    return Scale(*map(float, statistics.step(returns, weight, now)))
 
 
 def sample(n, seed=0):
@@ -200,13 +200,15 @@ def test_after_the_freeze_nothing_moves():
 def test_the_reported_gain_sees_no_floor_and_has_a_cap():
     statistics = build(std_floor=0.01)
     step(statistics, two(0.0, 1e-4))
-    assert statistics.target_scale() == pytest.approx(1000.0, rel=1e-12)
+    assert float(statistics.target_scale()) == pytest.approx(1000.0, rel=1e-12)
     statistics = build(std_floor=0.01)
     step(statistics, two(0.0, 1e-3))
-    assert statistics.target_scale() == pytest.approx(100.0, rel=1e-12)
+    assert float(statistics.target_scale()) == pytest.approx(100.0, rel=1e-12)
     statistics = build(std_floor=0.01, value_target_scale_cap=50.0)
     step(statistics, two(0.0, 1e-4))
-    assert statistics.target_scale() == pytest.approx(1000.0, rel=1e-12)  # nor the cap of the gain
+    assert float(statistics.target_scale()) == pytest.approx(
+        1000.0, rel=1e-12
+    )  # nor the cap of the gain
     statistics = build()
     step(statistics, row(1.0, 1.0))
     assert statistics.target_scale() == 1e12
@@ -251,7 +253,7 @@ def test_restored_statistics_go_on_exactly(settings, stop):
         result = []
         for k in updates:
             units = step(statistics, sample(40, seed=k) * (1 + k % 5), units)
-            result.append((units, statistics.unfloored, statistics.target_scale()))
+            result.append((units, float(statistics.unfloored), float(statistics.target_scale())))
         return result
 
     shape = {"window_updates": 4, **settings}
