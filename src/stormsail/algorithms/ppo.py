@@ -24,6 +24,7 @@ from stormsail.algorithms.update.assessment import (
     read,
 )
 from stormsail.algorithms.update.compiled import (
+    NO_COMPILER,
     CompiledLosses,
     CompiledRow,
     call_whole_steps,
@@ -84,6 +85,7 @@ from stormsail.algorithms.update.shares import together
 from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.core.group import ALONE, Group
+from stormsail.core.machine_code.cpp import has_compiler
 from stormsail.core.precision import matrix_precision
 from stormsail.core.task import Task, part
 from stormsail.functional.advantage import RunningMoments
@@ -401,6 +403,9 @@ class Ppo:
     ) -> None:
         """Compile what can be; where something cannot, say why."""
         self._compiles = False
+        if not has_compiler():
+            tell_eager("updates", NO_COMPILER, without=COMPILER)
+            return
         call_whole_steps(self.pipeline)
         obstacle = losses_obstacle(self.config)
         if obstacle is None:

@@ -39,6 +39,7 @@ SMALL = {
     "ppo.batch_size": 6, "ppo.n_epochs": 3, "network.lstm_hidden_size": 16,
     "network.encoder_sizes": (8,), "network.head_sizes": (8,), "critic.num_quantiles": 8,
     "observation.warmup_steps": 0, "ppo.learning_rate": 1e-3, "validation.every_updates": 0,
+    "compile_update": False,
 }  # fmt: skip
 VARIANTS = {
     "CartPole": {},
