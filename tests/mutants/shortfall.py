@@ -442,8 +442,8 @@ SHORTFALL = (
     _bug(
         "all-actions-never-reach-the-batch",
         ORDER,
-        "if risk is not None and risk.options is not None:",
-        "if risk is not None and risk.options is None:",
+        "options = None if risk is None else risk.options\n",
+        "options = None\n",
         "update/all_actions",
         "test_an_update_learns_from_the_mixture_that_the_control_made",
     ),

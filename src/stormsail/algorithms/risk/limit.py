@@ -216,6 +216,11 @@ class LimitControl:
         """Updates in a row with the largest share."""
 
     @property
+    def defers(self) -> bool:
+        """Whether an update can go on before the host knows what the control decides."""
+        return False
+
+    @property
     def multiplier(self) -> float:
         """Lambda, in units of the scales of both advantages."""
         return self.share / (1.0 - self.share)

@@ -104,7 +104,7 @@ class WholeStep:
         """Take norms and statistics; change nothing but counts where the step is refused."""
         scaler, means = self._scaler, {}
         rows, is_on = (torch.zeros(1, dtype=torch.float64),) * 7, False
-        scaling = (self._bound, *(0.0,) * 8)
+        scaling: tuple[float, ...] = (self._bound, *(0.0,) * 8)
         if scaler is not None and scaler.enabled:
             is_on, rows, own = True, scaler.rows(), scaler.parameters
             kept = zip(own, scaler.means(own), strict=True)

@@ -29,7 +29,7 @@ def prepared(world=WORLD, **changes):
         ppo.agent.network.actor_last.weight.mul_(100.0)
     update = ppo.update()
     data = ppo._batch(
-        update.rollout, update.predicted, update.advantage, update.target, update.risk
+        update.rollout, update.predicted, update.advantage, update.target, update.risk.options
     )
     source = torch.Generator().manual_seed(5)
     options = torch.randn(data.options.shape, generator=source)
@@ -119,7 +119,7 @@ def test_an_update_learns_from_the_mixture_that_the_control_made():
     ppo = bets_learner(WORLD, **limited(WORLD), **STILL)
     update = ppo.update()
     data = ppo._batch(
-        update.rollout, update.predicted, update.advantage, update.target, update.risk
+        update.rollout, update.predicted, update.advantage, update.target, update.risk.options
     )
     length = ppo.config.ppo.sequence_length
     rows, batch = update.rollout.reward.shape

@@ -203,7 +203,7 @@ LIMIT = {
 }  # fmt: skip
 WAITS = {  # settings, times that an update reads its numbers, and waits besides
     "none": ({}, 1, 0),
-    "budget": ({**LIMIT, "risk.form": "budget"}, 2, 5),
+    "budget": ({**LIMIT, "risk.form": "budget"}, 1, 0),
     "critic": (LIMIT, 2, 10),
 }
 
@@ -211,7 +211,7 @@ WAITS = {  # settings, times that an update reads its numbers, and waits besides
 @pytest.mark.gpu
 @pytest.mark.parametrize(("changes", "reads", "most"), WAITS.values(), ids=WAITS)
 def test_a_whole_update_waits_for_the_device_so_often(changes, reads, most, monkeypatch):
-    """Once, at its end; with a limit for the numbers of the rollout and its outcomes besides."""
+    """Once, at its end; a limit whose critic learns looks at its outcomes besides."""
     ppo, allowed = learner(settings(**changes)), []
     for _ in range(4):
         ppo.update()
