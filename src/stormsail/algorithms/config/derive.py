@@ -33,7 +33,7 @@ _THREADS = 1
 
 _COMPILED_STEPS = 1_000_000
 """From which budget on a CPU compiles its updates: that of a run for which none is given. Compiling
-takes 15 to 26 s of the processor the first time and 5 to 10 s later, and saves 35 to 110 s for each
+takes 15 to 26 s of the processor the first time and 5 to 10 s later, and saves 33 to 115 s for each
 million steps (docs/performance.md)."""
 
 _BC_WARMUP_SHARE = 0.2
