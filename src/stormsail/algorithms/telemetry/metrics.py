@@ -18,6 +18,7 @@ from stormsail.algorithms.telemetry import learning, risk, rollout
 from stormsail.algorithms.telemetry.values import Values
 from stormsail.algorithms.update.graphs import waiting_allowed
 from stormsail.algorithms.update.return_statistics import std_at_cap
+from stormsail.functional.statistics import weights_of
 from stormsail.optim.pipeline import GradientPipeline
 
 CLIPS = {"norm": 0.01, "vf": 0.3, "limit": 0.01, "quantile": 0.5, "ratio": 0.3}
@@ -96,13 +97,14 @@ def measured(ppo: Ppo, seen: rollout.Seen) -> Packed:
 
     Of the learner only settings are read, and tensors that stay in place.
     """
+    weights = weights_of(seen.rollout.weight)
     values: Values = {
         **rollout.episodes(seen.rollout),
-        **rollout.rewards(ppo, seen.rollout),
+        **rollout.rewards(ppo, seen.rollout, weights),
         **rollout.reported(seen.rollout),
-        **rollout.advantages(ppo, seen),
-        **rollout.explained(seen),
-        **rollout.values(ppo, seen),
+        **rollout.advantages(ppo, seen, weights),
+        **rollout.explained(seen, weights),
+        **rollout.values(ppo, seen, weights),
         **rollout.memory(seen.memory, seen.rollout),
         **rollout.observations(ppo, seen),
     }
