@@ -108,9 +108,8 @@ def measured(ppo: Ppo, seen: rollout.Seen) -> Packed:
         **rollout.memory(seen.memory, seen.rollout),
         **rollout.observations(ppo, seen),
     }
-    symbols = rollout.groups(ppo, seen.rollout)
-    if symbols is not None:
-        values |= rollout.grouped(seen.rollout, seen.estimates, symbols)
+    if rollout.is_counted(ppo, seen.rollout):
+        values |= rollout.grouped(ppo, seen.rollout, seen.estimates)
     if seen.risk is not None:
         values |= risk.spread(seen.risk, seen.rollout.weight)
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
@@ -141,7 +140,7 @@ def packed(values: Mapping[str, Tensor]) -> Packed:
     kinds = dict.fromkeys(value.dtype for value in values.values())
     names = [name for kind in kinds for name, own in values.items() if own.dtype == kind]
     rows = [
-        torch.stack([own.detach() for own in values.values() if own.dtype == kind]).double()
+        torch.stack([own for own in values.values() if own.dtype == kind]).double()
         for kind in kinds
     ]
     return Packed(tuple(names), torch.cat(rows))
@@ -205,8 +204,8 @@ def launch(ppo: Ppo, update: Update) -> Launched:
         **settings(ppo),
         **risk.risk(ppo, update),
     }
-    if rollout.groups(ppo, update.rollout) is None:  # the device has to be asked
-        values |= rollout.grouped(update.rollout, update.estimates, None)
+    if not rollout.is_counted(ppo, update.rollout):  # the device has to be asked
+        values |= rollout.grouped(ppo, update.rollout, update.estimates)
     known = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     parts += [

@@ -153,23 +153,18 @@ def explained(seen: Seen, weights: Weights) -> Values:
     }
 
 
-def groups(ppo: Ppo, rollout: Rollout) -> int | None:
-    """Return the number of symbols of a rollout's samples, 1 without any; None where it is open."""
-    names = symbols(ppo.task)
-    if "symbol" not in rollout.info:
-        return 1
-    return None if names is None else len(names)
+def is_counted(ppo: Ppo, rollout: Rollout) -> bool:
+    """Return whether the number of symbols in a rollout is known without asking the device."""
+    return "symbol" not in rollout.info or symbols(ppo.task) is not None
 
 
-def grouped(rollout: Rollout, estimates: Estimates, count: int | None) -> Values:
-    """Return how well the values predicted the returns of each symbol.
-
-    Args:
-        rollout: its samples.
-        estimates: values and returns.
-        count: of symbols; None asks the device for it.
-    """
-    symbol = rollout.info.get("symbol", torch.zeros_like(rollout.length))
+def grouped(ppo: Ppo, rollout: Rollout, estimates: Estimates) -> Values:
+    """Return how well the values predicted the returns of each symbol; of all without symbols."""
+    symbol, names = rollout.info.get("symbol"), symbols(ppo.task)
+    if symbol is None:
+        whole = estimates.explained_variance
+        return {"train/ev/mean_grouped": whole, "train/ev/median_grouped": whole}
+    count = None if names is None else len(names)
     grouped = grouped_explained_variance(
         estimates.returns, estimates.value, rollout.weight, symbol, count=count
     )
