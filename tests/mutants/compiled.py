@@ -335,6 +335,14 @@ COMPILED = (
         compiled("test_recorded_updates_are_eager_updates[market]"),
     ),
     Mutant(
+        "compiled-rows-in-another-order",
+        "Speed, CPU",
+        "algorithms/update/rollout.py",
+        "        self._rows.append(row)\n",
+        "        self._rows.insert(0, row)\n",
+        compiled("test_recorded_updates_are_eager_updates[pendulum]"),
+    ),
+    Mutant(
         "compiled-memory-learns-nothing",
         "Speed, CPU",
         LOSSES,
