@@ -108,11 +108,11 @@ class TrainConfig(Config):
     that is possible and says where it is not."""
 
     compile_update: DerivedFlag = OPEN
-    """On a CPU, compile a rollout's step, the rows of an LSTM, and the losses of a minibatch with
-    their gradient: the same draws, and the same numbers up to rounding, in half of the time. It
-    takes five seconds to a minute at the start of a run and of every `resume`; without a C++
-    compiler, in bfloat16, and where a part cannot be compiled, it says so and goes on without.
-    Derived: true on a CPU in float32 for two million steps or more."""
+    """On a CPU, compile a rollout's step, the rows of an LSTM, the losses of a minibatch with their
+    gradient, and steps of the UPGD family: the same draws, and the same numbers up to rounding, in
+    half of the time. It takes five seconds to a minute at the start of a run and of every `resume`;
+    without a C++ compiler, in bfloat16, and where a part cannot be compiled, it says so and goes on
+    without. Derived: true on a CPU in float32 for two million steps or more."""
 
     task: TaskConfig = TaskConfig()
     """Task and data."""
