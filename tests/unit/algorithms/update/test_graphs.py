@@ -508,7 +508,6 @@ def test_estimates_and_metrics_are_captured_and_see_every_number_change():
         metrics(ppo, update)
     assert set(ppo.recorder._known) == {
         "estimates", "advantages", "sequences", "metrics", "metrics of the scaler",
-        "factors of the scaler",
     }  # fmt: skip
     rollout = update.rollout
     before = ppo._assess(rollout).estimates
