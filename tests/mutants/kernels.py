@@ -277,6 +277,14 @@ KERNELS = (
         unit("kernels/decisions", "test_log_probabilities_are_those_of_the_formula"),
     ),
     Mutant(
+        "device-means-lose-the-digits-of-what-is-small",
+        "2.12",
+        "functional/kernels/affine_triton.py",
+        "        y = y + (tl.load(added) - tl.load(taken)).to(KIND)\n",
+        "        y = y + tl.load(added).to(KIND) - tl.load(taken).to(KIND)\n",
+        unit("kernels/affine", "test_a_table_is_mapped_as_by_the_formula"),
+    ),
+    Mutant(
         "steady-weights-stay-for-ever",
         "S1-L1",
         "functional/kernels/steady_weights.py",
