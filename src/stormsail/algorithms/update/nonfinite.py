@@ -130,7 +130,7 @@ def finite_norms(arrays: Sequence[Tensor]) -> Tensor:
     return torch.cat(norms).isfinite()
 
 
-def _norms(arrays: list[Tensor]) -> Sequence[Tensor]:
+def _norms(arrays: list[Tensor]) -> tuple[Tensor, ...]:
     """Return the norms of arrays of one type and device, see `finite_norms`."""
     if arrays[0].is_cpu and arrays[0].dtype != torch.float64:
         return torch._foreach_norm(arrays, 2, dtype=torch.float64)
