@@ -364,6 +364,13 @@ def time_losses(rows: list[Row], samples: int, environments: int) -> None:
 
     size = samples * 4 * (2 * levels * 4 + levels)
     rows.append((f"quantile twins {samples}", seconds(loss), 0.0, size))
+
+    def weighed() -> object:
+        masses = (tau, tau)  # as the loss of an update
+        value, _ = quantile_pairs.huber_loss_and_seen(theta, y, tau, 0.02, *masses)
+        return torch.autograd.grad(value, theta, ones)
+
+    rows.append((f"quantile twins by mass {samples}", seconds(weighed), 0.0, size))
     work = lambda: quantile_pairs.huber_active(theta.detach(), y, 0.02, None)  # noqa: E731
     rows.append((f"linear share {samples}", seconds(work), 0.0, samples * 4 * 3 * levels))
     logits = draw.normal(samples, 5).requires_grad_()
@@ -484,8 +491,16 @@ def _time_layers(rows: list[Row], *, sweeping: bool) -> None:
         sweep(rows)
 
 
-def _time_losses(rows: list[Row], *, sweeping: bool) -> None:  # noqa: ARG001 - as the others
+def _time_losses(rows: list[Row], *, sweeping: bool) -> None:
     time_losses(rows, SAMPLES, 16_384)
+    before = policy_loss.ELEMENTS, policy_loss.WARPS, quantile_pairs.ELEMENTS
+    for elements, warps in ((512, 2), (1024, 4), (2048, 4), (4096, 4), (8192, 8)) * sweeping:
+        policy_loss.ELEMENTS, policy_loss.WARPS = elements, warps
+        quantile_pairs.ELEMENTS = elements
+        found: list[Row] = []
+        time_losses(found, SAMPLES, 1_024)
+        rows += [(f"{name} {elements} by {warps}", *rest) for name, *rest in found[:4]]
+    policy_loss.ELEMENTS, policy_loss.WARPS, quantile_pairs.ELEMENTS = before
 
 
 def _time_heads(rows: list[Row], *, sweeping: bool) -> None:

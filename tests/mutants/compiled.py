@@ -59,8 +59,8 @@ COMPILED = (
         "traced-huber-slope-not-divided-by-kappa",
         "Speed, CPU",
         HUBER,
-        "slope = (weight * inner).sum(-1) * unit / u.shape[-2]",
-        "slope = (weight * inner).sum(-1) / u.shape[-2]",
+        "slope = (weight * inner).sum(-2) * unit / count",
+        "slope = (weight * inner).sum(-2) / count",
         unit("kernels/traced_huber", "test_the_loss_is_that_of_the_oracle"),
     ),
     Mutant(

@@ -240,7 +240,7 @@ LEARNER = (
         "advantage-earlier-statistics-lost",
         "advantages",
         ORDER,
-        "        self.advantage_moments = result.after\n",
+        "        self.advantage_moments = normal.after\n",
         "",
         learner("ppo", "test_earlier_advantages_stand_in_for_a_rollout_without_spread"),
     ),
@@ -509,8 +509,8 @@ LEARNER = (
         "device-epochs-leave-the-streams-behind-the-stop",
         "graphs",
         DEVICE_EPOCHS,
-        "                    generator.set_state(state)\n",
-        "                    pass\n",
+        "                _put_back((order, *self._generators), states)\n",
+        "",
         learner("update/device_epochs", f"{STREAMS}[noise-1e-12]"),
     ),
     Mutant(
@@ -641,10 +641,10 @@ LEARNER = (
         "X10",
         LOSSES,
         'axis = 0 if field.name == "memory" else 1\n'
-        "        parts[field.name] = value.index_select(axis, chosen)",
+        "        parts[field.name] = chosen_sequences(value, chosen, axis)",
         'axis = 0 if field.name == "memory" else 1\n'
-        "        parts[field.name] = value.index_select(axis, chosen.sort().values if axis "
-        "== 0 else chosen)",
+        "        order = chosen if axis else chosen.sort().values\n"
+        "        parts[field.name] = chosen_sequences(value, order, axis)",
         learner("update/epochs", "test_a_selection_keeps_each_sequence_whole"),
     ),
     # --- units

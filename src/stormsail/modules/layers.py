@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from stormsail.functional.kernels.dense import ALIGNMENT, dense
 from stormsail.functional.kernels.devices import may_launch
 from stormsail.functional.kernels.heads import Head, heads
+from stormsail.functional.kernels.steady_weights import are_steady
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
 
@@ -52,10 +53,11 @@ def linear(
 def launches(layer: nn.Linear, x: Tensor) -> bool:
     """Return whether a layer is trained through our own kernels, which know float32 weights only.
 
-    Without gradients torch's own is as fast, and its weights are converted once for many calls.
+    So is a rollout, which keeps what is made of the weights. Elsewhere without gradients torch's
+    own is as fast, and its weights are converted once for many calls.
     """
-    weight = layer.weight
-    return torch.is_grad_enabled() and may_launch(x, weight) and weight.dtype == torch.float32
+    weight, wanted = layer.weight, torch.is_grad_enabled() or are_steady()
+    return wanted and may_launch(x, weight) and weight.dtype == torch.float32
 
 
 def beside(layer: nn.Linear | None, features: Tensor, others: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from stormsail.core.task import (
     info_names,
 )
 from stormsail.functional import statistics
+from stormsail.functional.kernels.steady_weights import steady_weights
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
 from stormsail.modules.scale import Held
@@ -251,7 +252,7 @@ def collect(
         held = None if online else agent.observation_scale.held()
         play = partial(played, task, agent, initial, generators, held=held, forger=forger)
     # within: what a captured graph reads must be converted by the graph itself
-    with network_precision(precision, task.device):
+    with network_precision(precision, task.device), steady_weights():
         return _collect(
             task,
             agent,

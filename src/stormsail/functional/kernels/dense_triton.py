@@ -120,6 +120,41 @@ def slopes_and_sums(
 
 
 @triton.jit
+def back_to_weights(
+    grad, output, x, parts, rows, units, inputs, stride,
+    ROWS: tl.constexpr, UNITS: tl.constexpr, INPUTS: tl.constexpr, REPEAT: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of weights [N, I] and biases [N] over this program's rows, one row each.
+
+    The gradient before the tanh is needed for nothing else and kept nowhere. Rows of `grad` are
+    `stride` apart.
+    """
+    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    column = tl.arange(0, INPUTS)
+    is_unit, is_column = unit < units, column < inputs
+    first = tl.program_id(1).to(tl.int64) * (ROWS * REPEAT)
+    of_weight = tl.zeros([UNITS, INPUTS], tl.float32)
+    of_bias = tl.zeros([ROWS, UNITS], tl.float32)
+    for k in range(REPEAT):
+        row = first + k * ROWS + tl.arange(0, ROWS)
+        is_row = (row < rows)[:, None]
+        here = is_row & is_unit[None, :]
+        d = tl.load(grad + row[:, None] * stride + unit[None, :], mask=here, other=0.0)
+        y = tl.load(output + row[:, None] * units + unit[None, :], mask=here, other=0.0)
+        place = x + row[:, None] * inputs + column[None, :]
+        seen = tl.load(place, mask=is_row & is_column[None, :], other=0.0)
+        y = y.to(tl.float32)
+        d = d.to(tl.float32) * (1.0 - y * y)
+        of_bias += d
+        left = tl.trans(d.to(seen.dtype))
+        of_weight = tl.dot(left, seen, of_weight, input_precision="ieee")
+    parts += tl.program_id(1).to(tl.int64) * (units * (inputs + 1))
+    at = unit[:, None] * inputs + column[None, :]
+    tl.store(parts + at, of_weight, mask=is_unit[:, None] & is_column[None, :])
+    tl.store(parts + units * inputs + unit, tl.sum(of_bias, axis=0), mask=is_unit)
+
+
+@triton.jit
 def weighted_rows(
     table, weight, result, rows, width,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr,

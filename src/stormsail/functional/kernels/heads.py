@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from stormsail.functional.kernels.dense import ALIGNMENT, squashed
-from stormsail.functional.kernels.devices import compute_dtype, power_of_two
+from stormsail.functional.kernels.devices import compute_dtype, filled_up, power_of_two
+from stormsail.functional.kernels.recurrent import exact_product
+from stormsail.functional.kernels.steady_weights import made_of
 
 LEAST = 16
 """Columns of a factor that units for matrices multiply at least."""
@@ -63,8 +65,48 @@ def heads(
     counts = tuple(len(group) for group in groups)
     weights = [part for group in groups for head in group for part in head]
     with torch.autocast(x.device.type, enabled=False):
-        result: tuple[Tensor, ...] = _Heads.apply(x, counts, dtype, *weights)
-    return result
+        if torch.is_grad_enabled():
+            result: tuple[Tensor, ...] = _Heads.apply(x, counts, dtype, *weights)
+            return result
+        given = made_of(weights, (counts, dtype), lambda: _given(weights, counts, dtype))
+        return _run(x, given)[0]
+
+
+class _Given(NamedTuple):
+    """Weights of all heads side by side, rounded."""
+
+    first: Tensor
+    """[heads * U, I]."""
+    bias: Tensor
+    lasts: list[Tensor]
+    """Of each group, [heads, N, U]."""
+    shifts: list[Tensor]
+    """Last biases, [heads, N]."""
+
+
+def _given(weights: Sequence[Tensor], counts: tuple[int, ...], dtype: torch.dtype) -> _Given:
+    width = len(Head._fields)
+    lasts, shifts = [], []
+    for begin, count in zip(accumulate(counts, initial=0), counts, strict=False):
+        own = weights[width * begin : width * (begin + count)]
+        last, shift = (torch.stack(tuple(own[k::width])) for k in (2, 3))
+        lasts.append(last.to(dtype))
+        shifts.append(shift)
+    first, bias = (torch.cat(tuple(weights[k::width])) for k in (0, 1))
+    return _Given(first.to(dtype), bias, lasts, shifts)
+
+
+def _run(x: Tensor, given: _Given) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor]]:
+    """Return the outputs of each group; rows and hidden units, side by side."""
+    rows = x.reshape(-1, x.shape[-1]).to(given.first.dtype)
+    hidden = squashed(rows, given.first, given.bias)
+    outputs, begin = [], 0
+    for last, shift in zip(given.lasts, given.shifts, strict=True):
+        end = begin + last.shape[0] * last.shape[2]
+        output = _last_layers(hidden[:, begin:end], last, shift)
+        outputs.append(output.unflatten(0, x.shape[:-1]))
+        begin = end
+    return tuple(outputs), (rows, hidden)
 
 
 class _Heads(torch.autograd.Function):
@@ -78,24 +120,12 @@ class _Heads(torch.autograd.Function):
         dtype: torch.dtype,
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        rows = x.reshape(-1, x.shape[-1]).to(dtype)
-        first = torch.cat(weights[0::4]).to(dtype)
-        hidden = squashed(rows, first, torch.cat(weights[1::4]))
-        units, lasts, outputs = len(weights[0]), [], []
-        for begin, count in zip(accumulate(counts, initial=0), counts, strict=False):
-            own = slice(4 * begin, 4 * (begin + count))
-            last, shift = (torch.stack(weights[own][k::4]) for k in (2, 3))
-            levels = shift.shape[1]
-            missing = -levels % ALIGNMENT
-            lasts.append(torch.nn.functional.pad(last.to(dtype), (0, 0, 0, missing)))
-            shift = torch.nn.functional.pad(shift, (0, missing))
-            columns = hidden[:, begin * units : (begin + count) * units]
-            output = _last_layers(columns, lasts[-1], shift)[..., :levels]
-            outputs.append(output.unflatten(0, x.shape[:-1]))
-        ctx.save_for_backward(rows, first, hidden, *lasts)
+        given = _given(weights, counts, dtype)
+        outputs, kept = _run(x, given)
+        ctx.save_for_backward(kept[0], given.first, kept[1], *given.lasts)
         ctx.set_materialize_grads(False)  # a group that nobody asks has no gradient, not one of 0
         ctx.kind, ctx.shape = x.dtype, x.shape
-        return tuple(outputs)
+        return outputs
 
     @staticmethod
     @once_differentiable
@@ -110,13 +140,9 @@ class _Heads(torch.autograd.Function):
                 parts += [None] * len(last)
             else:
                 found = _back(grad, hidden[:, columns], last, slope[:, columns])
-                levels = grad.shape[-1]
-                parts += ((bias, w[:levels], b[:levels]) for bias, w, b in zip(*found, strict=True))
+                parts += zip(*found, strict=True)
         of_x = torch.mm(slope, first).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        if slope.dtype == torch.float32:
-            of_first = torch.mm(slope.t(), rows)
-        else:
-            of_first = torch.mm(slope.t(), rows, out_dtype=torch.float32)
+        of_first = exact_product(slope.t(), rows)
         of_weights: list[Tensor | None] = []
         for weight, own in zip(of_first.split(units), parts, strict=True):
             of_weights += [None] * len(Head._fields) if own is None else [weight, *own]
@@ -146,9 +172,8 @@ def _back(grad: Tensor, hidden: Tensor, weight: Tensor, slope: Tensor) -> tuple[
     from stormsail.functional.kernels.heads_triton import heads_back
 
     rows, (count, levels, units) = len(hidden), weight.shape
-    if missing := levels - grad.shape[-1]:
-        grad = torch.nn.functional.pad(grad, (0, missing))
-    flat = grad.reshape(rows, count * levels)
+    wide = filled_up(grad.reshape(rows, count, levels), columns=-levels % ALIGNMENT)
+    filled, flat = wide.shape[-1], wide.flatten(1)
     if flat.stride(1) != 1 or flat.stride(0) % ALIGNMENT:
         flat = flat.contiguous()
     sizes = [count * units, count * levels * units, count * levels]
@@ -158,8 +183,8 @@ def _back(grad: Tensor, hidden: Tensor, weight: Tensor, slope: Tensor) -> tuple[
     if rows:
         heads_back[(count * -(-units // width), programs)](
             flat, hidden, weight, slope, parts, rows, hidden.stride(0), units,
-            flat.stride(0) // ALIGNMENT, N=levels, ROWS=BACK.rows, UNITS=width,
-            LEVELS=_width(levels), REPEAT=BACK.repeat, num_warps=BACK.warps,
+            flat.stride(0) // ALIGNMENT, N=levels, FILLED=filled, ROWS=BACK.rows, UNITS=width,
+            LEVELS=_width(filled), REPEAT=BACK.repeat, num_warps=BACK.warps,
         )  # fmt: skip
     of_bias, of_weight, of_last = parts.sum(0).split(sizes)
     return (

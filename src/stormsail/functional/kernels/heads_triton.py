@@ -16,7 +16,7 @@ def last_layers(
     hidden, weight, bias, output, rows, stride, units, N: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
-    """Write the product of each head's hidden units and its weight [N, U], plus its bias, float32."""
+    """Write each head's hidden units times its weight [N, U], plus its bias, in float32."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     level, unit = tl.arange(0, LEVELS), tl.arange(0, UNITS)
@@ -36,15 +36,17 @@ def last_layers(
 
 @triton.jit
 def heads_back(
-    grad, hidden, weight, slope, parts, rows, stride, units, grad_eighth, N: tl.constexpr,
-    ROWS: tl.constexpr, UNITS: tl.constexpr, LEVELS: tl.constexpr, REPEAT: tl.constexpr,
+    grad, hidden, weight, slope, parts, rows, stride, units, grad_eighth,
+    N: tl.constexpr, FILLED: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
+    LEVELS: tl.constexpr, REPEAT: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient before the tanh, where `hidden` stands, and all sums over own rows.
 
     Sums of the program's `REPEAT` blocks of rows, one row of `parts` for each program: of the
     biases before the tanh [heads, U], of the last weights [heads, N, U], of their biases [heads,
-    N]. Rows of `grad`, float32, are 8 * `grad_eighth` apart: 16 bytes are read at once. Neighbouring
-    programs have the same rows, so that these come from memory once.
+    N]. Rows of `grad`, float32, are 8 * `grad_eighth` apart, so that 16 bytes are read at once.
+    Each head has `FILLED` columns there. Neighbouring programs have the same rows, which so come
+    from memory once.
     """
     blocks = tl.cdiv(units, UNITS)
     head, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
@@ -63,8 +65,8 @@ def heads_back(
         row = first + k * ROWS + tl.arange(0, ROWS)
         is_row = (row < rows)[:, None]
         above = tl.load(
-            grad + row[:, None] * (8 * grad_eighth) + (head * N + level)[None, :],
-            mask=is_row & is_level[None, :],
+            grad + row[:, None] * (8 * grad_eighth) + (head * FILLED + level)[None, :],
+            mask=is_row & (level < FILLED)[None, :],
             other=0.0,
         )
         at = row[:, None] * stride + (head * units + unit)[None, :]

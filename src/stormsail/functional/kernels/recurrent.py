@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stormsail.functional.kernels.devices import compute_dtype, power_of_two
+from stormsail.functional.kernels.devices import compute_dtype, filled_up, power_of_two
 from stormsail.functional.kernels.row_sums import sum_rows
+from stormsail.functional.kernels.steady_weights import made_of
 
 
 class Tile(NamedTuple):
@@ -79,18 +80,24 @@ def recurrent_sequence(
     """
     dtype = compute_dtype(x) if dtype is None else dtype
     with torch.autocast(x.device.type, enabled=False):
-        weight, bias = _joint(kind, layer)
         if torch.is_grad_enabled():
+            weight, bias = _joint(kind, layer)
             output, cell = _Sequence.apply(
                 x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
                 kind == "lstm", dtype,
             )  # fmt: skip
             after = [output[-1].float(), cell] if kind == "lstm" else [cell]
             return output, torch.stack(after, 1)
+        weight, bias = made_of(layer, (kind, dtype), lambda: _rounded(kind, layer, dtype))
         return _run(
             x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
             is_lstm=kind == "lstm", dtype=dtype, keeps=False,
         )[:2]  # fmt: skip
+
+
+def _rounded(kind: str, layer: Layer, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    weight, bias = _joint(kind, layer)
+    return weight.to(dtype), bias
 
 
 def _joint(kind: str, layer: Layer) -> tuple[Tensor, Tensor]:
@@ -108,7 +115,7 @@ def _joint(kind: str, layer: Layer) -> tuple[Tensor, Tensor]:
         )
         bias = torch.cat((bias[sides], layer.input_bias[new], layer.hidden_bias[new]))
     missing = -(of_h.shape[1] + of_x.shape[1]) % ALIGNMENT
-    return torch.nn.functional.pad(torch.cat((of_h, of_x), 1), (0, missing)), bias
+    return filled_up(torch.cat((of_h, of_x), 1), columns=missing), bias
 
 
 def _run_whole(
@@ -131,7 +138,7 @@ def _run_whole(
     weight, bias = weight.to(dtype), bias.float().contiguous()
     hidden, cell = hidden.float().contiguous(), cell.float().contiguous()
     joined = x.new_empty((rows, batch, columns), dtype=dtype)
-    _place(x, joined, width)
+    place_columns(x, joined, width)
     linear = torch.mm(joined.flatten(0, 1)[:, width:], weight[:, width:].t())
     active = x.new_empty((rows, batch, 4 * width), dtype=dtype)
     cells = x.new_empty((rows, batch, width), dtype=torch.float32)
@@ -187,7 +194,7 @@ def _run(
     reset = reset.contiguous()
     flags = reset.view(torch.uint8)
     joined = x.new_empty((rows, batch, columns), dtype=dtype)
-    _place(x, joined, width)
+    place_columns(x, joined, width)
     launch = _launch(batch, width)
     tile = {name: launch.options[name] for name in ("ROWS", "UNITS", "num_warps")}
     begin_rows[launch.grid](
@@ -216,7 +223,7 @@ def _run(
     return output, last, _Kept(joined, active, cells, cell, weight)
 
 
-def _place(x: Tensor, joined: Tensor, width: int) -> None:
+def place_columns(x: Tensor, joined: Tensor, width: int) -> None:
     """Copy inputs [T, B, I] behind the state's columns; what is left of these becomes 0."""
     from stormsail.functional.kernels.recurrent_triton import place_rows
 
@@ -320,7 +327,7 @@ class _Sequence(torch.autograd.Function):
             hidden = torch.where(fresh, 0.0, first).to(ctx.dtypes[1]) if needed[3] else None
             cell = torch.where(fresh, 0.0, back.carry).to(ctx.dtypes[1]) if needed[4] else None
             gates = back.gates.flatten(0, 1)
-            of_weight = _product(gates.t(), kept.joined.flatten(0, 1))
+            of_weight = exact_product(gates.t(), kept.joined.flatten(0, 1))
             of_bias = sum_rows(gates)
         return (
             of_x, of_weight, of_bias, hidden, cell, None,
@@ -415,7 +422,7 @@ def _back_whole(
     return _Back(grad_gates, inputs, grad_hidden, carry, sums)
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
+def exact_product(left: Tensor, right: Tensor) -> Tensor:
     """Return a product in float32 of factors of any kind."""
     if left.dtype != torch.float32:
         return torch.mm(left, right, out_dtype=torch.float32)
