@@ -152,7 +152,7 @@ def test_layers_of_a_minibatch_in_bfloat16(units, tanh):
         assert float((a.detach().double() - b.detach()).norm() / b.detach().norm()) < 1e-2
 
 
-@pytest.mark.parametrize("sizes", [(300, 32, 48), (1, 16, 16), (77, 80, 272)])
+@pytest.mark.parametrize("sizes", [(300, 32, 48), (1, 16, 16), (77, 80, 272), (130, 272, 192)])
 def test_a_product_with_its_tanh_is_that_of_float64(sizes, device):
     rows, inputs, units = sizes
     source = torch.Generator().manual_seed(1)
