@@ -37,7 +37,7 @@ from graphs import learner, say, settings, weights
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run import checkpoint
-from stormsail.algorithms.telemetry.metrics import metrics
+from stormsail.algorithms.telemetry.metrics import collect, launch
 from stormsail.algorithms.update import nonfinite
 from stormsail.core.turns import Turns, taken
 
@@ -54,12 +54,12 @@ SHOWN = 60
 def update(ppo: Ppo) -> None:
     """Do one update with everything that a run does after it but the disk."""
     with taken(ppo.task.device):
-        metrics(ppo, ppo.update())
-        problem = nonfinite.first_nonfinite(
-            nonfinite.tensors_of(checkpoint.learner_state(ppo), "state")
-        )
-    if problem is not None:
-        raise RuntimeError(problem)
+        done = ppo.update()
+        entropy = done.learned.minibatches.sums.entropy
+        flags = nonfinite.all_finite([*checkpoint.floating_state(ppo), entropy])
+        _, finite = collect(ppo, launch(ppo, done), flags)
+    if not all(finite):
+        raise RuntimeError("the state of a member is not finite")
 
 
 def wait() -> None:

@@ -12,6 +12,7 @@ from population_lab import (
     INTERVAL,
     MEMBERS,
     RATE,
+    UPDATES,
     Calling,
     Dying,
     Killed,
@@ -222,6 +223,16 @@ def test_members_that_take_turns_have_the_same_bits(whole, tmp_path, monkeypatch
     monkeypatch.setattr(trainer_module, "evaluate", without(evaluate))
     train_population(plan(), out=tmp_path / "pop", engine=InProcess(workers=MEMBERS - 1))
     assert image(tmp_path / "pop") == image(whole.path)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("unchecked")
+def test_members_that_share_a_gpu_have_the_same_bits(tmp_path):
+    """More members than workers, graphs and kernels of several at a time."""
+    config = plan(changes={"device": "cuda"}, perturbation_interval=UPDATES)
+    train_population(config, out=tmp_path / "one", engine=InProcess())
+    train_population(config, out=tmp_path / "beside", engine=InProcess(workers=MEMBERS - 1))
+    assert image(tmp_path / "beside") == image(tmp_path / "one")
 
 
 def killed_once(monkeypatch, owner, name, *, after):

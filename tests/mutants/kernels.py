@@ -237,6 +237,25 @@ KERNELS = (
         ROWS_OF_DENSE,
     ),
     Mutant(
+        "device-quantile-without-the-atoms-own-mass",
+        "Speed",
+        "functional/kernels/lower_quantiles_triton.py",
+        "tl.where(other[:, None] <= x, share, 0.0)",
+        "tl.where(other[:, None] < x, share, 0.0)",
+        unit("kernels/lower_quantiles", "test_they_are_those_of_sorted_atoms"),
+    ),
+    Mutant(
+        "device-quantile-of-an-unknown-atom",
+        "Speed",
+        "functional/kernels/lower_quantiles_triton.py",
+        'lowest = tl.where(unknown, float("nan"), tl.minimum(reached, largest))',
+        "lowest = tl.minimum(reached, largest)",
+        unit(
+            "kernels/lower_quantiles",
+            "test_infinite_atoms_are_atoms_and_an_unknown_one_shows",
+        ),
+    ),
+    Mutant(
         "device-tanh-of-nan-is-a-number",
         "S1-L1",
         DENSE,

@@ -18,8 +18,8 @@ WAITS = (
         "wait-in-the-middle",
         "waits",
         ORDER,
-        "known = None if self._defers(warming=warming) else self._known(rollout, assessment)",
-        "known = self._known(rollout, assessment)",
+        "        defers = self._defers(warming=warming)\n",
+        "        defers = False\n",
         LOOK,
     ),
     Mutant(
@@ -74,10 +74,9 @@ WAITS = (
         "veto-not-for-first-moments",
         "waits",
         ORDER,
-        "        learned, known = self._learn(data, now, rollout, assessment, known)\n"
+        "        advantage, moments = normal.advantage, normal.used\n",
+        "        advantage, moments = normal.advantage, normal.used\n"
         "        self.advantage_moments = normal.after\n",
-        "        self.advantage_moments = normal.after\n"
-        "        learned, known = self._learn(data, now, rollout, assessment, known)\n",
         unit(
             "update/no_waits",
             "test_a_first_update_that_is_not_finite_leaves_no_moments",
@@ -88,8 +87,86 @@ WAITS = (
         "norm-of-large-numbers-overflows",
         "waits",
         "algorithms/update/nonfinite.py",
-        "if each.dtype == kind], math.inf)",
-        "if each.dtype == kind], 2)",
+        "torch._foreach_norm(arrays, 2, dtype=torch.float64)",
+        "torch._foreach_norm(arrays, 2)",
         unit("update/no_waits", "test_a_large_number_is_finite", part="algorithms"),
+    ),
+    Mutant(
+        "limit-waits-for-its-outcomes",
+        "waits",
+        "algorithms/risk/control.py",
+        "            self.critic is None\n            and config.cvar_quantity",
+        "            self.critic is not None\n            and config.cvar_quantity",
+        unit(
+            "update/no_waits",
+            "test_a_limit_waits_for_nothing_and_decides_what_it_would",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "plan-window-one-off",
+        "waits",
+        "algorithms/risk/planned.py",
+        "rank = new - size + 1 + place",
+        "rank = new - size + place",
+        unit("risk/planned", "test_the_window_is_that_of_the_host", part="algorithms"),
+    ),
+    Mutant(
+        "plan-level-of-absent-outcomes",
+        "waits",
+        "algorithms/risk/planned.py",
+        "risk.weighted_value_at_risk(outcomes, weight, alpha=alpha)",
+        "risk.value_at_risk(outcomes, alpha=alpha)",
+        unit("risk/planned", "test_its_tail_is_that_of_the_host", part="algorithms"),
+    ),
+    Mutant(
+        "plan-multiplier-before-enough-outcomes",
+        "waits",
+        "algorithms/risk/planned.py",
+        "is_ready & gap.isfinite()",
+        "gap.isfinite()",
+        unit(
+            "risk/planned", "test_the_rules_on_the_device_are_those_of_the_host", part="algorithms"
+        ),
+    ),
+    Mutant(
+        "plan-weight-behind-no-gate",
+        "waits",
+        "algorithms/risk/planned.py",
+        "    share = torch.where(is_open, share, 0.0)\n",
+        "",
+        unit(
+            "risk/planned", "test_the_rules_on_the_device_are_those_of_the_host", part="algorithms"
+        ),
+    ),
+    Mutant(
+        "plan-first-starts-alone",
+        "waits",
+        "algorithms/risk/advantage.py",
+        "place * found // most, place",
+        "place, place",
+        unit("risk/planned", "test_the_predicted_tail_is_that_of_the_host", part="algorithms"),
+    ),
+    Mutant(
+        "draws-that-are-gone-have-scores",
+        "waits",
+        "algorithms/risk/draws.py",
+        "        self._scored = max(self._scored - forgotten, 0)\n",
+        "",
+        unit(
+            "risk/draws", "test_scores_of_draws_that_are_forgotten_are_forgotten", part="algorithms"
+        ),
+    ),
+    Mutant(
+        "draws-replayed-in-any-order",
+        "waits",
+        "algorithms/risk/draws.py",
+        "torch.where(taken, kept.measured, never).argsort(stable=True)",
+        "torch.where(taken, never, kept.measured).argsort(stable=True)",
+        unit(
+            "risk/draws",
+            "test_the_draws_to_be_replayed_are_found_without_a_look_at_the_device",
+            part="algorithms",
+        ),
     ),
 )

@@ -11,7 +11,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import require_derived
 from stormsail.algorithms.risk.build import build_control
-from stormsail.algorithms.risk.control import RiskReport
+from stormsail.algorithms.risk.control import Plan, RiskControl, RiskReport
 from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
 from stormsail.algorithms.update.adversary import build_adversary, forger_of
@@ -24,6 +24,7 @@ from stormsail.algorithms.update.assessment import (
     read,
 )
 from stormsail.algorithms.update.compiled import (
+    NO_COMPILER,
     CompiledLosses,
     CompiledRow,
     call_whole_steps,
@@ -84,6 +85,7 @@ from stormsail.algorithms.update.shares import together
 from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.core.group import ALONE, Group
+from stormsail.core.machine_code.cpp import has_compiler
 from stormsail.core.precision import matrix_precision
 from stormsail.core.task import Task, part
 from stormsail.functional.advantage import RunningMoments
@@ -262,10 +264,16 @@ class Ppo:
             initial_scale(agent, rollout, config)
         assessment = self._assess(rollout)
         estimates = assessment.estimates
-        known = None if self._defers(warming=warming) else self._known(rollout, assessment)
-        risk = self._control_risk(rollout, estimates, now, known)
+        defers = self._defers(warming=warming)
+        known = None if defers else self._known(rollout, assessment)
+        plan = self._plan_risk(rollout, estimates, now) if defers else None
+        risk = None if known is None else self._control_risk(rollout, estimates, now, known)
         now = now if risk is None else now._replace(legacy_risk=risk.legacy)
-        mixed = estimates.raw_advantage if risk is None else risk.advantage
+        mixed = estimates.raw_advantage
+        if plan is not None:
+            mixed = plan.mixed
+        elif risk is not None:
+            mixed = risk.advantage
         normal = self._follow_advantages(mixed, rollout, assessment)
         advantage, moments = normal.advantage, normal.used
         options = None if risk is None else risk.options
@@ -273,7 +281,10 @@ class Ppo:
             Unprepared(rollout, assessment, advantage, options, warming, bool(self.optimizer.state))
         )
         risk = self._with_gradient(risk, data, rollout, moments)
-        learned, known = self._learn(data, now, rollout, assessment, known)
+        if known is None:
+            learned, known, risk = self._learn_unread(data, now, rollout, assessment, plan)
+        else:
+            learned = self._learn(data, now)
         self.advantage_moments = normal.after
         if self.heads is not None:
             self.heads.learn(data, now.learning_rate)
@@ -392,6 +403,9 @@ class Ppo:
     ) -> None:
         """Compile what can be; where something cannot, say why."""
         self._compiles = False
+        if not has_compiler():
+            tell_eager("updates", NO_COMPILER, without=COMPILER)
+            return
         call_whole_steps(self.pipeline)
         obstacle = losses_obstacle(self.config)
         if obstacle is None:
@@ -450,7 +464,7 @@ class Ppo:
         Until then a flag on the device keeps everything as it was where something is not finite.
         Not where the host itself decides on what it knows.
         """
-        if self._epochs is None or self.risk is not None:
+        if self._epochs is None or (self.risk is not None and not self.risk.defers):
             return False
         return not self._moves_support(warming=warming)
 
@@ -459,10 +473,10 @@ class Ppo:
         return assess(self.agent, rollout, estimates, self.config)
 
     def _control_risk(
-        self, rollout: Rollout, estimates: Estimates, now: Scheduled, known: Read | None
+        self, rollout: Rollout, estimates: Estimates, now: Scheduled, known: Read
     ) -> RiskReport | None:
         """Update the multiplier and mix the advantages, with the critics of the rollout."""
-        if self.risk is None or known is None:
+        if self.risk is None:
             return None
         return self.risk.act(
             rollout,
@@ -471,6 +485,18 @@ class Ppo:
             self.agent,
             trains_policy=now.trains_policy,
             rate=now.learning_rate / self.config.ppo.learning_rate,
+        )
+
+    def _plan_risk(self, rollout: Rollout, estimates: Estimates, now: Scheduled) -> Plan | None:
+        """Mix the advantages before the host knows of the rollout."""
+        if not isinstance(self.risk, RiskControl):
+            return None
+        return self.risk.plan(
+            rollout,
+            estimates,
+            estimates.explained_variance,
+            self.agent,
+            trains_policy=now.trains_policy,
         )
 
     def _follow_advantages(
@@ -611,26 +637,33 @@ class Ppo:
             **{name: cut_rows(value, length) for name, value in others.items()},
         )
 
-    def _learn(
+    def _learn_unread(
         self,
         data: Batch,
         now: Scheduled,
         rollout: Rollout,
         assessment: Assessment,
-        known: Read | None,
-    ) -> tuple[EpochReport, Read]:
-        """Run the epochs of an update; return them and what the host knows of the rollout then."""
-        if known is not None:
-            return self._run_epochs(data, now, None), known
-        heard: list[Read] = []
+        plan: Plan | None,
+    ) -> tuple[EpochReport, Read, RiskReport | None]:
+        """Run the epochs; return what is known of the rollout, and of its tail, only then."""
+        numbers, heard = assessment.numbers, list[tuple[Read, RiskReport | None]]()
+        width = len(numbers)
 
-        def hear(numbers: Tensor) -> None:
-            heard.append(self._known(rollout, assessment, numbers))
+        def hear(told: Tensor) -> None:
+            known, report = self._known(rollout, assessment, told[:width]), None
+            if plan is not None and isinstance(self.risk, RiskControl):
+                report = self.risk.conclude(
+                    plan, told[width:], known.explained_variance, trains_policy=now.trains_policy
+                )
+            heard.append((known, report))
 
-        learned = self._run_epochs(data, now, Told(assessment.numbers, assessment.sound, hear))
-        return learned, heard[0]
+        if plan is not None:
+            numbers = torch.cat((numbers, plan.numbers))
+        learned = self._learn(data, now, Told(numbers, assessment.sound, hear))
+        return learned, *heard[0]
 
-    def _run_epochs(self, data: Batch, now: Scheduled, told: Told | None) -> EpochReport:
+    def _learn(self, data: Batch, now: Scheduled, told: Told | None = None) -> EpochReport:
+        """Run the epochs of an update."""
         if self._epochs is not None:
             return self._epochs.learn(
                 data,

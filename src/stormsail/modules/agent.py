@@ -509,6 +509,7 @@ class Agent(nn.Module):
         if set(own) != set(tensors) or any(_differs(own[name], tensors[name]) for name in own):
             raise _unfit(path, "tensors of another network")
         agent.to_empty(device="cpu").load_state_dict(dict(tensors))
+        agent.network.critic.fill_levels()
         stages = metadata.get("lineage", [])
         if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
             raise _unfit(path, "a lineage that is no list of stages")

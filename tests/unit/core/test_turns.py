@@ -225,6 +225,7 @@ def test_a_signal_while_waiting_for_a_turn_loses_no_turn(again):
     finally:
         signal.signal(signal.SIGALRM, before)
     assert not has_turn()
+    assert own._is_taken  # by the other one, still
     free.set()
     other.join(PATIENCE_S)
     assert not own._is_taken
@@ -295,3 +296,31 @@ def test_who_waits_for_another_precision_gives_up_its_turn():
 
     side_by_side(joined(own, update), joined(own, other))
     assert ended == ["update", "other"]
+
+
+def test_members_of_one_precision_keep_their_turn():
+    """To give it up at the beginning of each update would be a place in the queue for nothing."""
+    own, first, order = Turns(), threading.Event(), []
+
+    def update():
+        with taken(GPU), precision.matrix_precision("tf32", GPU), given_up():
+            first.set()
+            time.sleep(0.05)
+
+    def begins():
+        assert first.wait(PATIENCE_S)
+        with taken(GPU):
+            asking.start()
+            while not own._queue:
+                time.sleep(0.001)
+            with precision.matrix_precision("tf32", GPU):
+                order.append("begins")
+
+    def asks():
+        with taken(GPU):
+            order.append("asks")
+
+    asking = threading.Thread(target=joined(own, asks), daemon=True)
+    side_by_side(joined(own, update), joined(own, begins))
+    asking.join(PATIENCE_S)
+    assert order == ["begins", "asks"]

@@ -144,7 +144,7 @@ CHOICES = {
         "other": {"lr": 0.03, "utility_norm": "global_max", "sigma": 0.0, "weight_decay": 0.0,
                   "betas": (0.8, 0.99), "beta_utility": 0.5, "maximize": False},
     },
-    "not aligned": {"first": 3},
+    "not aligned, seldom clipped": {"first": 3, "bound": 100.0},
 }  # fmt: skip
 
 
@@ -212,6 +212,20 @@ def test_steps_of_any_sizes_are_the_eager_ones(shapes, first, exponent, data):
         found, wanted = (own.step(skip, 10.0**exponent) for own in (ours, theirs))
         assert_reports(found, wanted)
         assert_close(ours, theirs, 1e-6)
+
+
+@pytest.mark.parametrize("norm", ["centred", "minmax", "global_max", "abs_max"])
+def test_utilities_of_one_sign_have_no_range_beyond_their_own(library, norm):
+    ours, theirs = (
+        Learner(each, shapes=((3,), (18,)), utility_norm=norm) for each in (library, None)
+    )
+    for own in (ours, theirs):
+        own.give()
+        for p in own.params:
+            p.data.copy_(1.0 + p.detach().abs())
+            p.grad.copy_(-1.0 - p.grad.abs())
+        own.pipe.step()
+    assert_close(ours, theirs, 1e-6)
 
 
 def test_a_refused_step_changes_no_bit_but_the_count(library):

@@ -7,6 +7,7 @@ if configured.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -14,8 +15,14 @@ from torch import Tensor
 
 from stormsail.algorithms.config import RiskConfig, TrainConfig
 from stormsail.algorithms.risk.action_critic import LEAST_RATE, SHORTFALL, ActionCritic, frame_of
-from stormsail.algorithms.risk.advantage import Trace, predicted_cvar, risk_advantage
+from stormsail.algorithms.risk.advantage import (
+    Trace,
+    predicted_cvar,
+    predicted_cvar_of_some,
+    risk_advantage,
+)
 from stormsail.algorithms.risk.multiplier import DualState, RiskDual
+from stormsail.algorithms.risk.planned import Carried, Window, decide, tail_of
 from stormsail.algorithms.risk.saved import check_number
 from stormsail.algorithms.risk.window import EpisodeWindow, partial_sums
 from stormsail.algorithms.update.estimates import Estimates
@@ -204,6 +211,29 @@ class RiskReport:
     """Share of the pull to the best action that keeps the limit if held throughout."""
 
 
+class Decision(NamedTuple):
+    """What a control has decided on in an update, see `RiskReport`."""
+
+    predicted: float
+    unit: float
+    gap: float
+    source: str
+    aim: float
+    share: float
+
+
+class Plan(NamedTuple):
+    """What a control makes of a rollout before the host knows of it."""
+
+    mixed: Tensor
+    """Advantages, mixed, before normalisation, [T, B]."""
+    risk: Tensor
+    """Risk advantage, [T, B]."""
+    numbers: Tensor
+    """What the host is told, float64: predicted CVaR, mean and scale of the risk advantage, how
+    many outcomes the window holds, and its places."""
+
+
 class RiskControl:
     """State of the CVaR control that carries over from update to update.
 
@@ -259,10 +289,121 @@ class RiskControl:
         config = self.config.risk
         self.window.add(rollout)
         tail = self.measure(rollout)
-        self._follow(tail)
         predicted = predicted_cvar(
             agent, rollout, alpha=config.cvar_alpha, estimator=config.cvar_estimator
         )
+        decided = self._decide(tail, predicted, explained_variance, trains_policy=trains_policy)
+        if self.critic is None:
+            advantage, loss = self._advantage(tail, rollout, estimates, agent), math.nan
+        else:
+            advantage, loss = self._learned(tail, rollout, agent, rate)
+        term, scale = self._term(advantage, rollout, estimates, agent)
+        weight, coefficient = self._acting(tail, decided, term, scale)
+        mixed = self._mixed(estimates.raw_advantage, advantage, coefficient)
+        return self._report(tail, decided, mixed, advantage, weight, coefficient, term, loss)
+
+    @property
+    def defers(self) -> bool:
+        """Whether an update can go on before the host knows what the control decides.
+
+        Not where a critic learns or a setting of an earlier system is chosen: there the host looks.
+        """
+        config = self.config.risk
+        return (
+            self.critic is None
+            and config.cvar_quantity == "episode_return"
+            and config.cvar_policy_mode != "critic_legacy"
+            and config.cvar_estimator == "dirac"
+            and config.cvar_winsor_pct == 0.0
+            and not config.cvar_use_predicted_for_dual
+            and not config.logs_gradient
+        )
+
+    def plan(
+        self,
+        rollout: Rollout,
+        estimates: Estimates,
+        explained_variance: Tensor,
+        agent: Agent,
+        *,
+        trains_policy: bool,
+    ) -> Plan:
+        """Mix the advantages as `act` does, without waiting and without a change of the state."""
+        given = (rollout, estimates, explained_variance, self._carried(rollout), trains_policy)
+        return self._recorder("tail and limit", partial(self._planned, agent), given)
+
+    def _carried(self, rollout: Rollout) -> Tensor:
+        """Return what the device has to know of the state: `Carried`, and the window."""
+        dual, missing = self.dual, self.window.size - len(self.window)
+        row = torch.tensor(
+            (
+                math.nan if self.average is None else self.average,
+                dual.multiplier,
+                dual.integral,
+                math.nan if dual.gap is None else dual.gap,
+                float(self.gate.is_open),
+                float(self.gate.updates),
+                float(len(self.window)),
+                *[0.0] * missing,
+                *self.window,
+            ),
+            dtype=torch.float64,
+        )
+        device = rollout.reward.device
+        # memory that is pinned is copied without waiting for the device
+        return row if device.type == "cpu" else row.pin_memory().to(device, non_blocking=True)
+
+    def _planned(
+        self, agent: Agent, given: tuple[Rollout, Estimates, Tensor, Tensor, bool]
+    ) -> Plan:
+        rollout, estimates, explained_variance, row, trains_policy = given
+        config, width = self.config.risk, len(Carried._fields)
+        before = Carried(*row[:width].unbind())
+        window = Window(row[width:], before.count).add(rollout)
+        is_ready = window.count >= config.least_samples
+        tail = tail_of(window, alpha=config.cvar_alpha)
+        advantage = torch.zeros_like(estimates.raw_advantage)
+        if config.acts:
+            level = torch.where(is_ready, tail.level, 0.0)
+            risky = self._risk_advantage(rollout, estimates, agent, level)
+            advantage = torch.where(is_ready, risky, advantage)
+        raw = estimates.raw_advantage
+        term, scale = _mean_and_scale((advantage, raw, rollout.weight)).unbind()
+        coefficient, multiplier = decide(
+            config,
+            before,
+            tail,
+            explained_variance,
+            term,
+            scale,
+            is_ready=is_ready,
+            trains_policy=trains_policy,
+        )
+        divisor = 1.0 + multiplier if config.cvar_rescale else torch.ones_like(multiplier)
+        mixed = torch.where(coefficient == 0.0, raw, (raw + coefficient * advantage) / divisor)
+        predicted = predicted_cvar_of_some(agent, rollout, alpha=config.cvar_alpha)
+        header = torch.stack((predicted.double(), term, scale, window.count))
+        return Plan(mixed, advantage, torch.cat((header, window.outcomes)))
+
+    def conclude(
+        self, plan: Plan, numbers: Tensor, explained_variance: float, *, trains_policy: bool
+    ) -> RiskReport:
+        """Take over what a plan found, once its numbers are on the host; see `act`."""
+        predicted, term, scale, count, *window = numbers.tolist()
+        self.window.replace(window[len(window) - int(count) :])
+        tail = self.tail(self.window.sample())
+        decided = self._decide(tail, predicted, explained_variance, trains_policy=trains_policy)
+        weight, coefficient = self._acting(tail, decided, term, scale)
+        return self._report(
+            tail, decided, plan.mixed, plan.risk, weight, coefficient, term, math.nan
+        )
+
+    def _decide(
+        self, tail: Tail, predicted: float, explained_variance: float, *, trains_policy: bool
+    ) -> Decision:
+        """Update moving average, multiplier and gate once."""
+        config = self.config.risk
+        self._follow(tail)
         unit = max(abs(config.cvar_limit or 0.0), tail.spread) or 1.0
         gap, source = self._gap(predicted)
         aim = self._aim(tail, unit)
@@ -272,34 +413,48 @@ class RiskControl:
         else:
             source = SOURCES[0]
         share = self.gate.share(explained_variance) if moves else self.gate.standing
-        if self.critic is None:
-            advantage, loss = self._advantage(tail, rollout, estimates, agent), math.nan
-        else:
-            advantage, loss = self._learned(tail, rollout, agent, rate)
-        term, scale = self._term(advantage, rollout, estimates, agent)
-        weight = self._weight(share, term, scale) if tail.is_ready else 0.0
+        return Decision(predicted, unit, gap, source, aim, share)
+
+    def _acting(
+        self, tail: Tail, decided: Decision, term: float, scale: float
+    ) -> tuple[float, float]:
+        """Return the fixed weight that acts, and the coefficient of the risk advantage."""
+        weight = self._weight(decided.share, term, scale) if tail.is_ready else 0.0
+        return weight, weight + self.dual.multiplier if tail.is_ready else 0.0
+
+    def _report(
+        self,
+        tail: Tail,
+        decided: Decision,
+        mixed: Tensor,
+        advantage: Tensor,
+        weight: float,
+        coefficient: float,
+        term: float,
+        loss: float,
+    ) -> RiskReport:
+        config = self.config.risk
         legacy = config.cvar_policy_mode == "critic_legacy"
-        coefficient = weight + self.dual.multiplier if tail.is_ready else 0.0
         return RiskReport(
-            advantage=self._mixed(estimates.raw_advantage, advantage, coefficient),
+            advantage=mixed,
             factor=coefficient / self._divisor,
             risk=advantage,
             tail=tail,
             average=math.nan if self.average is None else self.average,
-            predicted=predicted,
+            predicted=decided.predicted,
             realised=_cvar(self.window.sample(), config.cvar_alpha),
-            unit=unit,
-            gap=gap,
+            unit=decided.unit,
+            gap=decided.gap,
             multiplier=self.dual.multiplier,
             weight=weight,
-            share=share,
+            share=decided.share,
             legacy=coefficient if legacy else 0.0,
             term=term,
-            source=source,
+            source=decided.source,
             is_infeasible=self.dual.is_infeasible,
             level=self.level,
             loss=loss,
-            aim=aim,
+            aim=decided.aim,
         )
 
     def measure(self, rollout: Rollout) -> Tail:
@@ -310,6 +465,14 @@ class RiskControl:
         else:
             steps = 1 if config.cvar_quantity == "step" else self.config.target.steps
             sample, group = partial_sums(rollout, min(steps, len(rollout.reward)))
+        return self.tail(sample, group)
+
+    def tail(self, sample: Tensor, group: Tensor | None = None) -> Tail:
+        """Return the tail of a sample, float64 [n] on the CPU, in groups that depend on each other.
+
+        Without groups no outcome depends on another.
+        """
+        config = self.config.risk
         count, alpha = len(sample), config.cvar_alpha
         if count == 0:
             return NOTHING
@@ -355,24 +518,30 @@ class RiskControl:
         config = self.config.risk
         if not (config.acts and tail.is_ready) or config.cvar_policy_mode == "critic_legacy":
             return torch.zeros_like(estimates.raw_advantage)
-        lam = config.cvar_trace
-        trace = None if lam == "target" else Trace(self.config.ppo.gamma, lam)
 
         def advantage(given: tuple[Rollout, Estimates, Tensor]) -> Tensor:
             rollout, estimates, level = given
-            return risk_advantage(
-                config.cvar_policy_mode,
-                agent,
-                rollout,
-                estimates,
-                alpha=config.cvar_alpha,
-                level=level,
-                trace=trace,
-            )
+            return self._risk_advantage(rollout, estimates, agent, level)
 
         device = rollout.reward.device
         level = torch.full((), tail.level, dtype=torch.float64, device=device)
         return self._recorder("risk advantages", advantage, (rollout, estimates, level))
+
+    def _risk_advantage(
+        self, rollout: Rollout, estimates: Estimates, agent: Agent, level: Tensor
+    ) -> Tensor:
+        config = self.config.risk
+        lam = config.cvar_trace
+        trace = None if lam == "target" else Trace(self.config.ppo.gamma, lam)
+        return risk_advantage(
+            config.cvar_policy_mode,
+            agent,
+            rollout,
+            estimates,
+            alpha=config.cvar_alpha,
+            level=level,
+            trace=trace,
+        )
 
     def _learned(
         self, tail: Tail, rollout: Rollout, agent: Agent, rate: float

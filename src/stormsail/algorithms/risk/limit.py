@@ -216,6 +216,11 @@ class LimitControl:
         """Updates in a row with the largest share."""
 
     @property
+    def defers(self) -> bool:
+        """Whether an update can go on before the host knows what the control decides."""
+        return False
+
+    @property
     def multiplier(self) -> float:
         """Lambda, in units of the scales of both advantages."""
         return self.share / (1.0 - self.share)
@@ -379,15 +384,18 @@ class LimitControl:
         divisor = self.mixed.sqrt().clamp(min=LEAST_MIXED)
         likeliest = probability.argmax(-1, keepdim=True)
         best, floor = self._floor(tail)
+        below = self._shortfall(rollout, value)
+        size = _mean_square(raw_risk, weight).sqrt()
+        found = torch.stack([x.double() for x in (size, below, loss, trust, floor)]).tolist()
         return Mix(
             options=risk.pull_to_action(mixed / divisor, probability, best, share=floor),
             risk_options=self.share * scaled_risk / divisor,
             taken=raw_risk.gather(-1, likeliest)[..., 0],
-            term=float(_mean_square(raw_risk, weight).sqrt()),
-            predicted=self._predicted(rollout, value),
-            loss=float(loss),
-            trust=float(trust),
-            floor=float(floor),
+            term=found[0],
+            predicted=self._predicted(found[1]),
+            loss=found[2],
+            trust=found[3],
+            floor=found[4],
         )
 
     def _branches(self, rollout: Rollout, agent: Agent) -> Branches | None:
@@ -443,12 +451,15 @@ class LimitControl:
         following = self.critic.predict_following(agent, rollout, frame, REWARD)
         return step.reward + self.config.ppo.gamma * torch.where(step.terminated, 0.0, following)
 
-    def _predicted(self, rollout: Rollout, shortfall: Tensor) -> float:
-        """Return the CVaR that the critic predicts where episodes begin; NaN if none does."""
+    @staticmethod
+    def _shortfall(rollout: Rollout, shortfall: Tensor) -> Tensor:
+        """Return the mean shortfall that is expected where episodes begin; NaN if none does."""
         first = shortfall[rollout.length == 1]
-        if len(first) == 0:
-            return math.nan
-        below = float(first.mean()) + min(-self.level, 0.0)
+        return first.mean() if len(first) else first.new_full((), torch.nan)
+
+    def _predicted(self, shortfall: float) -> float:
+        """Return the CVaR that belongs to an expected shortfall at the start of an episode."""
+        below = shortfall + min(-self.level, 0.0)
         return self.level + below / self.config.risk.cvar_alpha
 
     def _move_share(self, tail: Tail) -> None:
@@ -457,9 +468,11 @@ class LimitControl:
             return
         gap = self.aim(tail) - tail.empirical
         relative = gap / self.unit(tail)
-        mean_rate, risk_rate = self.balance.double()
+        square = self.balance.new_ones(()) if self.mixed is None else self.mixed
+        *rates, mixed = torch.cat((self.balance.double(), square.double()[None])).tolist()
+        mean_rate, risk_rate = torch.tensor(rates, dtype=torch.float64)
         # the mixture is divided by its own scale, so a step is longer by that
-        step = 1.0 if self.mixed is None else max(math.sqrt(float(self.mixed)), LEAST_MIXED)
+        step = 1.0 if self.mixed is None else max(math.sqrt(mixed), LEAST_MIXED)
         wanted = GAIN * gap * step + self.integral * risk_rate
         most = SLOPE * abs(relative) + abs(self.integral)
         share = float(risk.mixing_share(wanted, mean_rate, risk_rate, most_change=most))

@@ -6,6 +6,9 @@ the larger of the limit's size and the spread of outcomes, so that gains fit any
 
 import math
 import statistics
+from typing import TypeVar
+
+from torch import Tensor
 
 from stormsail.algorithms.config import RiskConfig
 from stormsail.core.config import Config
@@ -31,6 +34,37 @@ class DualState(Config):
     """Gaps since the constraint last held, oldest first, as many as the check needs."""
     bound_updates: int
     """Updates in a row at the largest multiplier."""
+
+
+Number = TypeVar("Number", float, Tensor)
+
+
+def moved(
+    config: RiskConfig, multiplier: Number, integral: Number, gap: Number, growth: Number
+) -> tuple[Number, Number]:
+    """Return lambda and its integral after a gap, by the rule that is configured.
+
+    Args:
+        config: of the controller.
+        multiplier: lambda before.
+        integral: before.
+        gap: of this update.
+        growth: of the gap since the update before; 0 if it shrank.
+    """
+    if config.dual_controller == "integral":
+        wanted = multiplier + config.cvar_lambda_lr * gap
+        return _within(wanted, config.cvar_lambda_max), integral
+    most = config.cvar_lambda_max / config.cvar_ki if config.cvar_ki > 0.0 else math.inf
+    integral = _within(integral + gap, most)
+    wanted = config.cvar_kp * gap + config.cvar_ki * integral + config.cvar_kd * growth
+    return _within(wanted, config.cvar_lambda_max), integral
+
+
+def _within(number: Number, most: float) -> Number:
+    """Return a number that is at least 0 and at most another."""
+    if isinstance(number, Tensor):
+        return number.clamp(0.0, most)
+    return min(max(number, 0.0), most)
 
 
 class RiskDual:
@@ -61,22 +95,12 @@ class RiskDual:
         """Update lambda with the gap of an update; an unknown one changes nothing."""
         if not math.isfinite(gap):
             return
-        config = self.config
-        if config.dual_controller == "integral":
-            wanted = self.multiplier + config.cvar_lambda_lr * gap
-        else:
-            wanted = self._pid(gap)
-        self.multiplier = min(max(wanted, 0.0), config.cvar_lambda_max)
+        growth = 0.0 if self.gap is None else max(gap - self.gap, 0.0)
+        self.multiplier, self.integral = moved(
+            self.config, self.multiplier, self.integral, gap, growth
+        )
         self.gap = gap
         self._watch(gap)
-
-    def _pid(self, gap: float) -> float:
-        config = self.config
-        self.integral = max(self.integral + gap, 0.0)
-        if config.cvar_ki > 0.0:
-            self.integral = min(self.integral, config.cvar_lambda_max / config.cvar_ki)
-        growth = 0.0 if self.gap is None else max(gap - self.gap, 0.0)
-        return config.cvar_kp * gap + config.cvar_ki * self.integral + config.cvar_kd * growth
 
     def _watch(self, gap: float) -> None:
         """Record the gap for the infeasibility check."""

@@ -4,7 +4,7 @@ T rows, B environments. All sums are in float64 and in the unit of the reward, u
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -29,6 +29,7 @@ class EpisodeWindow:
     """
 
     def __init__(self, size: int) -> None:
+        self.size = size
         self._kept: deque[float] = deque(maxlen=size)
 
     def __len__(self) -> int:
@@ -43,6 +44,9 @@ class EpisodeWindow:
     def sample(self) -> Tensor:
         """Return the returns, float64 [n] on the CPU."""
         return torch.tensor(tuple(self._kept), dtype=torch.float64)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self._kept)
 
     def replace(self, returns: Iterable[float]) -> None:
         """Replace the contents."""

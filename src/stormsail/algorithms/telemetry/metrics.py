@@ -398,7 +398,8 @@ def _read(rows: Sequence[Tensor]) -> list[Tensor]:
     for device in dict.fromkeys(row.device for row in rows):
         places = [place for place, row in enumerate(rows) if row.device == device]
         own = torch.cat([rows[place] for place in places])
-        with waiting_allowed():
-            own = own.cpu()
+        if device.type != "cpu":
+            with waiting_allowed():
+                own = own.cpu()
         read |= zip(places, own.split([len(rows[place]) for place in places]), strict=True)
     return [read[place] for place in range(len(rows))]

@@ -30,6 +30,7 @@ from stormsail.optim.fused import whole_step
 from stormsail.optim.pipeline import GradientPipeline
 
 INSTEAD = "set `compile_update` to false"
+NO_COMPILER = f"no C++ compiler is found. Install one, or {INSTEAD}"
 
 
 def row_obstacle(task: Task[Any], config: TrainConfig) -> str | None:

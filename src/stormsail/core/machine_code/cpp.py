@@ -19,6 +19,17 @@ Library = Callable[[str, Sequence[int], Sequence[Tensor]], None]
 """Calls a compiled function, by name, with whole numbers and then tensors without gaps."""
 
 
+def has_compiler() -> bool:
+    """Return whether torch finds a C++ compiler."""
+    from torch._inductor.cpp_builder import get_cpp_compiler  # takes seconds to import
+
+    try:
+        get_cpp_compiler()
+    except RuntimeError:
+        return False
+    return True
+
+
 def compiled_library(file: str, *, instead: str) -> Library:
     """Return what a C++ file exports, compiled for this processor; torch keeps it on disk.
 

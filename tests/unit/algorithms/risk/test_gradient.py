@@ -45,7 +45,9 @@ def updated_once():
 
 def gradients(ppo, update, now, advantage):
     """Return the gradient of the mean loss of a whole rollout by parameter, 0 for none."""
-    data = ppo._batch(update.rollout, update.predicted, advantage, update.target, update.risk)
+    data = ppo._batch(
+        update.rollout, update.predicted, advantage, update.target, update.risk.options
+    )
     ppo.optimizer.zero_grad(set_to_none=True)
     sums = batch_sums(ppo.agent, data, now, ppo.config, torch.Generator().manual_seed(0))
     (sums.loss / sums.weight).backward()
@@ -105,7 +107,7 @@ def test_the_old_term_teaches_optimism():
         for name, parameter in ppo.agent.network.named_parameters():
             parameter.sub_(1e-3 * result[name])
     data = ppo._batch(
-        update.rollout, update.predicted, update.advantage, update.target, update.risk
+        update.rollout, update.predicted, update.advantage, update.target, update.risk.options
     )
     said = ppo.agent.network(data.observation, data.memory, data.reset).critic
     rollout = dataclasses.replace(update.rollout, predicted=said.detach())
@@ -119,7 +121,7 @@ def test_the_norm_is_that_of_the_risk_term_alone(critic):
     """The same number by another way: a loss of nothing but the risk's share."""
     ppo, update = updated(**CRITICS[critic])
     data = ppo._batch(
-        update.rollout, update.predicted, update.advantage, update.target, update.risk
+        update.rollout, update.predicted, update.advantage, update.target, update.risk.options
     )
     part = update.risk.risk * 0.37
     now = update.now._replace(**ONLY, trains_policy=True, clip_range=1e3)
@@ -136,7 +138,7 @@ def test_the_norm_is_that_of_the_risk_term_alone(critic):
 def test_the_reported_norm_is_that_of_its_share_in_the_normalised_advantage():
     ppo, update = updated(**{"ppo.advantage_scale": "rollout"})
     data = ppo._batch(
-        update.rollout, update.predicted, update.advantage, update.target, update.risk
+        update.rollout, update.predicted, update.advantage, update.target, update.risk.options
     )
     raw, weight = update.mixed.double(), update.rollout.weight.double()
     mean = (raw * weight).sum() / weight.sum()
@@ -154,7 +156,7 @@ def test_the_reported_norm_is_that_of_its_share_under_the_slow_scale():
     first = updated_once()
     _, spread = oracle.weighted(first.mixed.double().numpy(), first.rollout.weight.double().numpy())
     data = ppo._batch(
-        update.rollout, update.predicted, update.advantage, update.target, update.risk
+        update.rollout, update.predicted, update.advantage, update.target, update.risk.options
     )
     part = (update.risk.risk * update.risk.factor / spread).float()
     expected = float(risk_gradient_norm(ppo.agent, data, part, 0.0, ppo.config))
@@ -173,7 +175,7 @@ def test_micro_batches_give_the_norm_of_the_whole_and_hold_no_more_than_their_se
     """Eight sequences by 3, 3 and 2, of unequal weight: their gradients add up, not their norms."""
     ppo, update = updated(**CRITICS[critic])
     data = ppo._batch(
-        update.rollout, update.predicted, update.advantage, update.target, update.risk
+        update.rollout, update.predicted, update.advantage, update.target, update.risk.options
     )
     part, network, seen = update.risk.risk, ppo.agent.network, []
     whole = float(risk_gradient_norm(ppo.agent, data, part, legacy, ppo.config))

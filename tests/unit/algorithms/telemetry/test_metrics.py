@@ -39,6 +39,7 @@ SMALL = {
     "critic.num_atoms": 11,
     "critic.levels": "uniform",
     "task.name": "CartPole-v1",
+    "compile_update": False,
     "observation.warmup_steps": 0,
 }
 ONE_STEP = {"ppo.batch_size": 4, "ppo.n_epochs": 1, "ppo.max_grad_norm": 0.0}

@@ -227,6 +227,22 @@ def test_without_a_compiler_it_says_so_and_gives_the_eager_numbers(monkeypatch):
     assert all(torch.equal(own[name], other[name]) for name in own)
 
 
+def test_without_any_compiler_one_line_says_so():
+    eager, fast = (learner(small("cartpole-lstm", **own)) for own in ({}, ON))
+    with (
+        torch._inductor.config.patch({"cpp.cxx": ("/nonexistent/c++",)}),
+        pytest.warns(UserWarning, match="^updates run without a compiler, .* Install one") as told,
+    ):
+        fast.update()
+    assert len(told) == 1
+    assert (fast._play, fast._losses) == (None, None)
+    fast.update()
+    for _ in range(2):
+        eager.update()
+    own, other = eager.agent.state_dict(), fast.agent.state_dict()
+    assert all(torch.equal(own[name], other[name]) for name in own)
+
+
 def test_where_the_task_steps_on_the_host_the_losses_alone_are_compiled(recorded):
     ppo = learner(small("cartpole-lstm", **ON))
     ppo.task.is_capturable = False

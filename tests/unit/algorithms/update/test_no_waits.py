@@ -1,6 +1,7 @@
 """An update that reads its numbers once, when its epochs are over, and what it then refuses."""
 
 import copy
+import dataclasses
 import math
 
 import pytest
@@ -92,6 +93,56 @@ def test_one_look_at_the_end_gives_the_update_of_many_looks(changes, monkeypatch
         assert told.keys() == wanted.keys()
         for name, value in wanted.items():
             assert told[name] == value or (math.isnan(value) and math.isnan(told[name])), name
+
+
+LIMIT = {
+    "risk.cvar_alpha": 0.3, "risk.cvar_min_samples": 12, "risk.cvar_min_tail_samples": 2,
+    "risk.cvar_window": 48, "risk.form": "budget", "risk.cvar_use_constraint": True,
+    "risk.cvar_limit": 0.5, "risk.cvar_reward": "any",
+}  # fmt: skip
+WEIGHED = {**LIMIT, "risk.cvar_use_constraint": False, "risk.cvar_limit": None,
+           "risk.cvar_weight": 0.4, "risk.cvar_ramp_updates": 3,
+           "risk.cvar_activation_threshold": -100.0}  # fmt: skip
+LIMITS = {
+    "limit": LIMIT,
+    "weight": WEIGHED,
+    "both, bounded": {**LIMIT, "risk.cvar_weight": 0.4, "risk.cvar_cap": 1e-3,
+                      "risk.cvar_activation_threshold": -100.0},
+    "integral": {**LIMIT, "risk.dual_controller": "integral", "risk.cvar_lambda_lr": 0.1},
+    "critics alone": {**LIMIT, "ppo.critic_grad_warmup_updates": 3},
+    "atoms": {**LIMIT, "critic.kind": "categorical", "critic.v_range_ema_alpha": 0.0,
+              "returns.warmup_updates": 0},
+    "tail episodes": {**LIMIT, "risk.cvar_policy_mode": "episode"},
+    "states": {**LIMIT, "risk.cvar_policy_mode": "state", "risk.cvar_rescale": False},
+    "too few": {**LIMIT, "risk.cvar_min_samples": 40},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", LIMITS.values(), ids=LIMITS)
+def test_a_limit_waits_for_nothing_and_decides_what_it_would(changes, monkeypatch):
+    """The host goes by the rules again with what it read, so its state is the same to the bit."""
+    asking, twin = pair(**changes)
+    mixed = 0
+    for number in range(6):
+        one = asking.update()
+        with host_reads(monkeypatch) as (places, leaves):
+            two = twin.update()
+        if number > 0:
+            assert places == []
+        assert len(leaves) == 1 + (changes.get("critic.kind") == "categorical")
+        assert torch.allclose(one.mixed, two.mixed, rtol=1e-12, atol=1e-12)
+        assert torch.allclose(one.risk.risk, two.risk.risk, rtol=1e-6, atol=1e-6)
+        mixed += not torch.equal(two.mixed, two.estimates.raw_advantage)
+        assert differing(state_of(asking), state_of(twin)) == []
+        for field in dataclasses.fields(one.risk):
+            told, wanted = getattr(two.risk, field.name), getattr(one.risk, field.name)
+            if isinstance(wanted, float):
+                near = 1e-6 if field.name == "predicted" else 1e-12
+                assert told == pytest.approx(wanted, rel=near, abs=near, nan_ok=True), field.name
+            elif field.name != "advantage" and not isinstance(wanted, torch.Tensor):
+                assert told == wanted or field.name == "tail", field.name
+    assert mixed > 2
+    assert str(one.risk.tail) == str(two.risk.tail)
 
 
 def test_a_support_that_moves_is_looked_at_while_it_does(monkeypatch):
