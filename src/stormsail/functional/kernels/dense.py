@@ -48,10 +48,8 @@ NARROW = 64
 weights alone."""
 WHOLE = 16
 """Columns that units for matrices multiply at once."""
-BACK = Tile(64, 64, NARROW, 4, 3)
+BACK = Tile(64, 64, NARROW, 4, 3, 3)
 """Of the way back to the weights alone."""
-BACK_BLOCKS = 32
-"""Blocks of rows that one of its programs goes through."""
 
 
 def dense(
@@ -155,14 +153,17 @@ def _back_to_weights(grad: Tensor, output: Tensor, rows: Tensor) -> tuple[Tensor
     from stormsail.functional.kernels.dense_triton import back_to_weights
 
     (count, units), inputs = output.shape, rows.shape[1]
-    programs = -(-count // (BACK.rows * BACK_BLOCKS))
-    parts = torch.empty(programs, units * (inputs + 1), device=grad.device)
     rows, width = rows.contiguous(), min(max(power_of_two(units), WHOLE), BACK.units)
+    wanted = max(BACK.share * _processors(grad.device) // -(-units // width), 1)
+    blocks = -(-count // BACK.rows)
+    repeat = max(-(-blocks // wanted), 1)  # all programs at once: none waits for a last few
+    programs = -(-blocks // repeat)
+    parts = torch.empty(programs, units * (inputs + 1), device=grad.device)
     if count:
         back_to_weights[(-(-units // width), programs)](
             grad, output, rows, parts, count, units, inputs, grad.stride(0),
             ROWS=BACK.rows, UNITS=width, INPUTS=max(power_of_two(inputs), WHOLE),
-            REPEAT=BACK_BLOCKS, num_warps=BACK.warps, num_stages=BACK.stages,
+            REPEAT=repeat, num_warps=BACK.warps, num_stages=BACK.stages,
         )  # fmt: skip
     of_weight, of_bias = parts.sum(0).split([units * inputs, units])
     return of_weight.view(units, inputs), of_bias
