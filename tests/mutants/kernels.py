@@ -105,6 +105,14 @@ KERNELS = (
         unit("kernels/dense", "test_a_product_with_its_tanh_is_that_of_float64"),
     ),
     Mutant(
+        "device-product-forgets-the-last-rows",
+        "S1-L1",
+        DENSE,
+        "tl.range(first, tl.cdiv(rows, ROWS), step, num_stages=STAGES)",
+        "tl.range(first, rows // ROWS, step, num_stages=STAGES)",
+        unit("kernels/dense", "test_a_product_with_its_tanh_is_that_of_float64"),
+    ),
+    Mutant(
         "device-gradient-with-gaps-read-without",
         "S1-L1",
         DENSE,
