@@ -179,7 +179,7 @@ LEVELS = (
         "levels-resolution-of-equal-cells",
         "levels",
         READINGS,
-        "equal if own is None else float(own[0])",
+        "equal if own is None else own[0]",
         "equal",
         update("test_metrics_read_by_mass"),
     ),
