@@ -255,8 +255,8 @@ RISK = (
         "risk-window-waits-for-the-policy",
         "risk",
         CONTROL,
-        "        self.window.add(rollout)\n        tail",
-        "        if trains_policy:\n            self.window.add(rollout)\n        tail",
+        "        predicted = self._look(rollout, agent)\n",
+        "        predicted = self._look(rollout, agent) if trains_policy else math.nan\n",
         ONLY_CRITICS,
     ),
     Mutant(

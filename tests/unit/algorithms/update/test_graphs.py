@@ -15,6 +15,7 @@ from stormsail.algorithms import ppo as order_of_an_update
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo
+from stormsail.algorithms.risk import control
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
@@ -202,7 +203,7 @@ LIMIT = {
 WAITS = {  # settings, times that an update reads its numbers, and waits besides
     "none": ({}, 1, 0),
     "budget": ({**LIMIT, "risk.form": "budget"}, 1, 0),
-    "critic": (LIMIT, 2, 10),
+    "critic": (LIMIT, 4, 3),
 }
 
 
@@ -220,7 +221,7 @@ def test_a_whole_update_waits_for_the_device_so_often(changes, reads, most, monk
         with waiting_allowed():
             yield
 
-    for module in (assessment, device_epochs, order_of_an_update):
+    for module in (assessment, device_epochs, order_of_an_update, control):
         monkeypatch.setattr(module, "waiting_allowed", counted)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
