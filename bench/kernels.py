@@ -1,6 +1,6 @@
 """Check the CUDA kernels of `stormsail.functional.kernels` against float64 and time them.
 
-    python bench/kernels.py [--json FILE] [--quick] [--tiles]
+    python bench/kernels.py [--json FILE] [--quick] [--tiles] [--only NAME,NAME]
 
 Needs torch, Triton and a CUDA device, nothing else of the project's dependencies. Times are medians
 of replays of a CUDA graph. The bound of a kernel is the larger of two times: operations over the
@@ -21,10 +21,20 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from stormsail.functional.kernels import policy_loss, quantile_pairs, recurrent, target_rows
+from stormsail.functional.kernels import (
+    dense,
+    heads,
+    policy_loss,
+    quantile_pairs,
+    recurrent,
+    sequences,
+    target_rows,
+)
 
 DEVICE = "cuda"
 ROWS = 64
+SAMPLES = 262_144
+"""Of a minibatch."""
 BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 1e-2}
 """Relative error against float64 that a kernel may have: float32 products may be TF32."""
 
@@ -310,6 +320,18 @@ def sweep(rows: list[Row]) -> None:
         time_recurrence(found, [("lstm", 4096, 256)], sweeping=True)
         rows += [(f"{name} {plain}", *rest) for name, *rest in found]
         recurrent.PLAIN = before
+    narrow = [("lstm", batch, 64) for batch in (128, 4096, 16384)]
+    before, taken = recurrent.WHOLE, recurrent.is_narrow
+    for whole in ((16, 64, 4), (16, 64, 2), (16, 64, 8), (32, 64, 4), (32, 64, 8), (64, 64, 8)):
+        recurrent.WHOLE = recurrent.Tile(*whole, stages=1)
+        found = []
+        time_recurrence(found, narrow, sweeping=True)
+        rows += [(f"{name} {whole}", *rest) for name, *rest in found]
+    recurrent.WHOLE, recurrent.is_narrow = before, lambda *_: False
+    found = []
+    time_recurrence(found, narrow, sweeping=True)
+    rows += [(f"{name} row by row", *rest) for name, *rest in found]
+    recurrent.is_narrow = taken
 
 
 def _products(batch: int, width: int) -> Callable[[], None]:
@@ -342,6 +364,13 @@ def time_losses(rows: list[Row], samples: int, environments: int) -> None:
 
     size = samples * 4 * (2 * levels * 4 + levels)
     rows.append((f"quantile twins {samples}", seconds(loss), 0.0, size))
+
+    def weighed() -> object:
+        masses = (tau, tau)  # as the loss of an update
+        value, _ = quantile_pairs.huber_loss_and_seen(theta, y, tau, 0.02, *masses)
+        return torch.autograd.grad(value, theta, ones)
+
+    rows.append((f"quantile twins by mass {samples}", seconds(weighed), 0.0, size))
     work = lambda: quantile_pairs.huber_active(theta.detach(), y, 0.02, None)  # noqa: E731
     rows.append((f"linear share {samples}", seconds(work), 0.0, samples * 4 * 3 * levels))
     logits = draw.normal(samples, 5).requires_grad_()
@@ -367,12 +396,147 @@ def time_losses(rows: list[Row], samples: int, environments: int) -> None:
     rows.append((f"n-step atoms {environments}", seconds(work), 0.0, count * (8 * levels + 6)))
 
 
+def time_heads(rows: list[Row], samples: int, width: int, *, sweeping: bool) -> None:
+    """Time actor and twin critics on one input, layer by layer and side by side."""
+    draw = Draw(6)
+    x = draw.normal(samples, width).bfloat16().requires_grad_()
+    sizes = (5, 32, 32)
+    own = [
+        heads.Head(
+            *(
+                draw.normal(*shape, scale=width**-0.5).requires_grad_()
+                for shape in ((width, width), (width,), (outputs, width), (outputs,))
+            )
+        )
+        for outputs in sizes
+    ]
+    leaves = [x, *(part for head in own for part in head)]
+    uppers = draw.normal(samples, 1, 5).bfloat16(), draw.normal(samples, 2, 32).bfloat16()
+
+    def apart() -> list[Tensor]:
+        outputs = [
+            dense.dense(dense.dense(x, *head[:2], tanh=True), *head[2:], tanh=False) for head in own
+        ]
+        return [outputs[0][:, None], torch.stack(outputs[1:], -2)]
+
+    def together() -> list[Tensor]:
+        return [part.bfloat16() for part in heads.heads(x, [own[:1], own[1:]])]
+
+    operations = 2.0 * samples * width * (3 * width + sum(sizes))
+    once = 2.0 * samples * (width + 3 * width + sum(sizes))
+    back = once + 2.0 * samples * (3 * width + 2 * width)
+    ways = {"layer by layer": apart, "side by side": together}
+    for name, way in ways.items():
+        work = partial(_heads_both, way, leaves, uppers)
+        with torch.no_grad():
+            rows.append((f"heads {width} {name} forward", seconds(way), operations, once))
+        rows.append((f"heads {width} {name} both", seconds(work), 3 * operations, once + back))
+    with torch.no_grad():
+        _time_parts_of_heads(rows, x.detach(), own, uppers[1], sweeping=sweeping)
+
+
+def _heads_both(
+    way: Callable[[], list[Tensor]], leaves: list[Tensor], uppers: tuple[Tensor, ...]
+) -> object:
+    return torch.autograd.grad(way(), leaves, uppers)
+
+
+def _time_parts_of_heads(
+    rows: list[Row], x: Tensor, own: list[heads.Head], upper: Tensor, *, sweeping: bool
+) -> None:
+    """Time the kernels of heads one by one, with several tiles if wanted."""
+    (samples, width), critics = x.shape, own[1:]
+    first = torch.cat([head.weight for head in own]).bfloat16()
+    shift = torch.cat([head.bias for head in own])
+    last = torch.stack([head.last_weight for head in critics]).bfloat16()
+    last_shift = torch.stack([head.last_bias for head in critics])
+    hidden, slope = (torch.rand(samples, 3 * width, device=DEVICE).bfloat16() for _ in range(2))
+    ours, theirs, above = hidden[:, width:], slope[:, width:], upper.float()
+    bytes_of = 2.0 * samples * width
+    works = {
+        "PRODUCT": (dense, lambda: dense.squashed(x, first, shift), 4 * bytes_of),
+        "LAST": (heads, lambda: heads._last_layers(ours, last, last_shift), 2 * bytes_of),
+        "BACK": (heads, lambda: heads._back(above, ours, last, theirs), 4 * bytes_of),
+    }
+    tiles = {
+        "PRODUCT": (
+            (64, 128, 64, 4, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 256, 64, 8, 3),
+            (64, 256, 64, 8, 3), (64, 256, 64, 4, 3), (64, 128, 128, 4, 2), (128, 128, 128, 8, 2),
+            (128, 64, 64, 4, 3), (256, 128, 64, 8, 3), (64, 128, 64, 4, 4), (64, 128, 32, 4, 4),
+        ),
+        "LAST": ((128, 64, 4), (64, 64, 4), (128, 128, 4), (64, 128, 4), (128, 64, 8)),
+        "BACK": (
+            (64, 64, 4, 32), (64, 64, 4, 16), (64, 64, 4, 64), (64, 128, 8, 32), (32, 128, 4, 32),
+            (64, 128, 4, 32), (32, 64, 4, 32), (64, 32, 4, 32),
+        ),
+    }  # fmt: skip
+    for name, (module, work, size) in works.items():
+        before = getattr(module, name)
+        for tile in tiles[name] if sweeping else (tuple(before),):
+            setattr(module, name, type(before)(*tile))
+            operations = 2.0 * samples * width * (3 * width if name == "PRODUCT" else 64)
+            rows.append((f"{name} {width} {tile}", seconds(work), operations, size))
+        setattr(module, name, before)
+    plain = lambda: torch.mm(x, first.t())  # noqa: E731
+    rows.append((f"product {width} alone", seconds(plain), 6.0 * samples * width**2, 4 * bytes_of))
+
+
+def _time_layers(rows: list[Row], *, sweeping: bool) -> None:
+    sizes = [
+        ("lstm", 4096, 256), ("lstm", 16384, 256), ("lstm", 4096, 64), ("lstm", 16384, 64),
+        ("gru", 4096, 256),
+    ]  # fmt: skip
+    time_recurrence(rows, sizes)
+    if sweeping:
+        sweep(rows)
+
+
+def _time_losses(rows: list[Row], *, sweeping: bool) -> None:
+    time_losses(rows, SAMPLES, 16_384)
+    before = policy_loss.ELEMENTS, policy_loss.WARPS, quantile_pairs.ELEMENTS
+    for elements, warps in ((512, 2), (1024, 4), (2048, 4), (4096, 4), (8192, 8)) * sweeping:
+        policy_loss.ELEMENTS, policy_loss.WARPS = elements, warps
+        quantile_pairs.ELEMENTS = elements
+        found: list[Row] = []
+        time_losses(found, SAMPLES, 1_024)
+        rows += [(f"{name} {elements} by {warps}", *rest) for name, *rest in found[:4]]
+    policy_loss.ELEMENTS, policy_loss.WARPS, quantile_pairs.ELEMENTS = before
+
+
+def _time_heads(rows: list[Row], *, sweeping: bool) -> None:
+    for width in (256, 64):
+        time_heads(rows, SAMPLES, width, sweeping=sweeping)
+
+
+def time_sequences(rows: list[Row], *, sweeping: bool) -> None:  # noqa: ARG001 - as the others
+    """Time a minibatch's share of sequences, by torch and by ours."""
+    draw = Draw(8)
+    chosen = torch.randperm(16_384, device=DEVICE)[: SAMPLES // ROWS]
+    for width in (1, 32, 40):
+        table = draw.normal(ROWS, 16_384, width)
+        size = 2.0 * 4 * SAMPLES * width
+        ways = {
+            "torch": partial(table.index_select, 1, chosen),
+            "ours": partial(sequences.chosen_sequences, table, chosen, 1),
+        }
+        rows += [(f"sequences {width} {k}", seconds(w), 0.0, size) for k, w in ways.items()]
+
+
+TIMED = {
+    "recurrence": _time_layers,
+    "losses": _time_losses,
+    "heads": _time_heads,
+    "sequences": time_sequences,
+}
+
+
 def main() -> int:
     """Print both tables; return 1 if a kernel is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="check only")
     parser.add_argument("--tiles", action="store_true", help="try several tiles as well")
+    parser.add_argument("--only", default=",".join(TIMED), help="what is timed")
     options = parser.parse_args()
     report: list[tuple[str, float, float]] = []
     for check in (check_recurrence, check_losses, check_targets):
@@ -383,15 +547,9 @@ def main() -> int:
     rows: list[Row] = []
     rate, bandwidth = (0.0, 0.0) if options.quick else ceilings()
     if not options.quick:
-        sizes = [
-            ("lstm", 4096, 256), ("lstm", 16384, 256), ("lstm", 4096, 64), ("lstm", 16384, 64),
-            ("gru", 4096, 256),
-        ]  # fmt: skip
-        time_recurrence(rows, sizes)
-        torch.cuda.empty_cache()
-        time_losses(rows, 262_144, 16_384)
-        if options.tiles:
-            sweep(rows)
+        for name in options.only.split(","):
+            TIMED[name](rows, sweeping=options.tiles)
+            torch.cuda.empty_cache()
         print(f"\n{rate / 1e12:.0f} TFLOP/s bfloat16, {bandwidth / 1e12:.2f} TB/s copied")
         print(f"{'kernel':46} {'ms':>8} {'TFLOP/s':>8} {'TB/s':>6} {'bound ms':>9} {'share':>6}")
     for name, time, operations, size in rows:

@@ -1,22 +1,33 @@
 """Members of a population on one GPU, side by side against one alone.
 
-    PYTHONPATH=src python bench/members.py [--members 8] [--updates 20] [--out FILE]
+    PYTHONPATH=src python bench/members.py [--members 8] [--updates 20] [--rounds 3]
+        [--alone 8] [--environments 256,512,1024] [--compiled] [--free] [--profile] [--out FILE]
 
 Every member is a learner of its own with everything on (`bench/graphs.py`), in a thread and on a
-stream of its own, as `stormsail population --engine in-process --workers 8` carries them out: an
-update is a few launches of captured graphs, metrics and checks included. Printed is the time of all
-members together over that of one, which is to be below 3 for 8 members, and whether a member that
-trained beside others has the same bits as alone. `--check` runs tiny members on the CPU.
+stream of its own, as `stormsail population --engine in-process --workers 8` carries them out:
+members take turns (`core.turns`); an update is a few launches of captured graphs, metrics and
+checks included. Printed is the time of all members together over that of one, which is to be below
+3 for 8 members; how much of it is work of the host (processor time of a member's thread and update,
+without its waits); and how many members, in `--rounds` trainings side by side, have the same bits
+as alone, where the first `--alone` were trained. `--free` measures members without turns as well.
+`--compiled` compiles the simulator's step. `--profile` says where one member's Python spends its
+time, instead. `--check` runs tiny members on the CPU.
 """
 
 import argparse
+import cProfile
+import io
 import itertools
 import json
+import pstats
 import statistics
 import sys
 import threading
 import time
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +37,29 @@ from graphs import learner, say, settings, weights
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run import checkpoint
-from stormsail.algorithms.telemetry.metrics import metrics
+from stormsail.algorithms.telemetry.metrics import collect, launch
 from stormsail.algorithms.update import nonfinite
+from stormsail.core.turns import Turns, taken
 
 WARM_UPS = 4
 """Updates before the first that counts: they record the graphs."""
 
+READINGS = 3
+"""Of the clock while members train, each after as many updates as asked."""
+
+SHOWN = 60
+"""Lines of a profile."""
+
 
 def update(ppo: Ppo) -> None:
     """Do one update with everything that a run does after it but the disk."""
-    metrics(ppo, ppo.update())
-    problem = nonfinite.first_nonfinite(
-        nonfinite.tensors_of(checkpoint.learner_state(ppo), "state")
-    )
-    if problem is not None:
-        raise RuntimeError(problem)
+    with taken(ppo.task.device):
+        done = ppo.update()
+        entropy = done.learned.minibatches.sums.entropy
+        flags = nonfinite.all_finite([*checkpoint.floating_state(ppo), entropy])
+        _, finite = collect(ppo, launch(ppo, done), flags)
+    if not all(finite):
+        raise RuntimeError("the state of a member is not finite")
 
 
 def wait() -> None:
@@ -49,11 +68,52 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def together(configs: list[TrainConfig], updates: int) -> tuple[list[float], list[torch.Tensor]]:
-    """Train members side by side; return the seconds of each round of updates, and the weights."""
-    times: list[float] = []
-    ended: list[torch.Tensor | None] = [None] * len(configs)
+def own_stream(config: TrainConfig) -> AbstractContextManager[Any]:
+    """Let a thread work on a stream of its own, where there is a GPU."""
+    return nullcontext() if config.device == "cpu" else torch.cuda.stream(torch.cuda.Stream())
+
+
+def in_threads(functions: Sequence[Callable[[], None]]) -> None:
+    """Call functions side by side; raise what the first one that failed did."""
     failures: list[BaseException] = []
+
+    def guarded(function: Callable[[], None]) -> None:
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001 - shown by the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    failures.sort(key=lambda error: isinstance(error, threading.BrokenBarrierError))
+    if failures:  # the cause, not those that waited for it
+        raise failures[0]
+
+
+@dataclass
+class Trained:
+    """What members that trained side by side show.
+
+    Attributes:
+        seconds: of one update of all of them, by reading.
+        host: seconds of the processor that a member's thread takes for an update, by member.
+        weights: at the end, by member.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    host: dict[int, float] = field(default_factory=dict)
+    weights: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+def together(
+    configs: list[TrainConfig], updates: int, *, switches: tuple[str, ...], turns: Turns | None
+) -> Trained:
+    """Train members side by side."""
+    times: list[float] = []
+    trained = Trained()
 
     def note() -> None:  # by one thread, while all others wait
         wait()
@@ -61,60 +121,94 @@ def together(configs: list[TrainConfig], updates: int) -> tuple[list[float], lis
 
     meeting = threading.Barrier(len(configs), action=note)
 
-    def member(place: int, config: TrainConfig) -> None:
-        on_gpu = config.device != "cpu"
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()) if on_gpu else nullcontext():
-                ppo = learner(config, Ppo)
-                for _ in range(WARM_UPS):
-                    update(ppo)
-                meeting.wait()
-                for _ in range(3):
-                    for _ in range(updates):
-                        update(ppo)
-                    meeting.wait()
-                ended[place] = weights(ppo).cpu()
-        except BaseException as error:  # noqa: BLE001 - shown by the main thread
-            failures.append(error)
-            meeting.abort()
+    def train(place: int, config: TrainConfig) -> None:
+        ppo = learner(config, Ppo, switches)
+        for _ in range(WARM_UPS):
+            update(ppo)
+        meeting.wait()
+        began = time.thread_time()
+        for _ in range(READINGS):
+            for _ in range(updates):
+                update(ppo)
+            meeting.wait()
+        trained.host[place] = (time.thread_time() - began) / (READINGS * updates)
+        trained.weights[place] = weights(ppo).cpu()
 
-    threads = [
-        threading.Thread(target=member, args=(place, config))
-        for place, config in enumerate(configs)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    spent = [(b - a) / updates for a, b in itertools.pairwise(times)]
-    return spent, [part for part in ended if part is not None]
+    def member(place: int, config: TrainConfig) -> None:
+        try:
+            with own_stream(config), nullcontext() if turns is None else turns.joined():
+                train(place, config)
+        except BaseException:
+            meeting.abort()
+            raise
+
+    in_threads([partial(member, place, config) for place, config in enumerate(configs)])
+    trained.seconds = [(b - a) / updates for a, b in itertools.pairwise(times)]
+    return trained
 
 
 def measured(
-    environments: int,
-    width: int,
-    members: int,
+    configs: list[TrainConfig],
     updates: int,
-    **changes: Any,  # noqa: ANN401
+    rounds: int,
+    alone: int,
+    *,
+    switches: tuple[str, ...],
+    free: bool = False,
 ) -> dict[str, Any]:
-    """Return the row of one size."""
-    configs = [settings(environments, width, seed=seed, **changes) for seed in range(members)]
-    alone, own = together(configs[:1], updates)
-    beside, every = together(configs, updates)
-    one, all_ = statistics.median(alone), statistics.median(beside)
-    return {
+    """Return the row of one size: members alone, one after the other, then side by side."""
+    count = len(configs)
+    single = [
+        together([config], updates, switches=switches, turns=None) for config in configs[:alone]
+    ]
+    beside = [together(configs, updates, switches=switches, turns=Turns()) for _ in range(rounds)]
+    own = [reading for member in single for reading in member.seconds]
+    every = [reading for round_ in beside for reading in round_.seconds]
+    one, all_ = statistics.median(own), statistics.median(every)
+    samples = sum(config.ppo.n_envs * config.ppo.n_steps for config in configs)
+    host = statistics.median(each for round_ in beside for each in round_.host.values())
+    row: dict[str, Any] = {
         "ms, one": round(1e3 * one, 2),
-        f"ms, {members} together": round(1e3 * all_, 2),
+        f"ms, {count} together": round(1e3 * all_, 2),
         "ratio": round(all_ / one, 2),
         "spread of the ratio": [
-            round(min(beside) / max(alone), 2),
-            round(max(beside) / min(alone), 2),
+            round(min(every) / max(own), 2),
+            round(max(every) / min(own), 2),
         ],
-        "M steps/s, together": round(members * environments * 64 / all_ / 1e6, 2),
-        "same bits as alone": torch.equal(own[0], every[0]),
+        "ms of the host, a member and update": round(1e3 * host, 2),
+        "M steps/s, together": round(samples / all_ / 1e6, 2),
     }
+    if free:
+        beside.append(together(configs, updates, switches=switches, turns=None))
+        row[f"ms, {count} without turns"] = round(1e3 * statistics.median(beside[-1].seconds), 2)
+    same = [
+        torch.equal(member.weights[0], round_.weights[place])
+        for round_ in beside
+        for place, member in enumerate(single)
+    ]
+    return {**row, "same bits as alone": f"{sum(same)} of {len(same)}"}
+
+
+def profiled(config: TrainConfig, updates: int, switches: tuple[str, ...]) -> str:
+    """Return where the Python of one member spends its time; its waits are in `given_up`."""
+    profile, out = cProfile.Profile(), io.StringIO()
+
+    def member() -> None:
+        with Turns().joined(), own_stream(config):
+            ppo = learner(config, Ppo, switches)
+            for _ in range(WARM_UPS):
+                update(ppo)
+            began = time.thread_time()
+            for _ in range(updates):
+                update(ppo)
+            say("ms of the host, an update:", 1e3 * (time.thread_time() - began) / updates)
+            for _ in range(updates):
+                profile.runcall(update, ppo)
+
+    in_threads([member])
+    for order in ("tottime", "cumtime"):
+        pstats.Stats(profile, stream=out).sort_stats(order).print_stats(SHOWN)
+    return out.getvalue()
 
 
 def main() -> int:
@@ -122,22 +216,44 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--updates", type=int, default=20, help="between two readings of the clock")
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3, help="trainings side by side")
+    parser.add_argument("--alone", type=int, default=8, help="members that train alone, too")
+    parser.add_argument("--environments", default="256,512,1024")
+    for name in ("compiled", "free", "profile", "check"):
+        parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    out: dict[str, Any] = {"torch": torch.__version__}
+    switches = () if asked.compiled else ("eager_step",)
+    out: dict[str, Any] = {"torch": torch.__version__, "compiled": asked.compiled}
     if asked.check:
-        row = measured(4, 8, 2, 1, **{"device": "cpu", "ppo.n_steps": 8, "ppo.sequence_length": 8})
-        say(json.dumps(row))
+        tiny = {
+            "device": "cpu",
+            "ppo.n_steps": 8,
+            "ppo.sequence_length": 8,
+            "compile_update": False,
+        }
+        configs = [settings(4, 8, seed=seed, **tiny) for seed in range(2)]
+        say(json.dumps(measured(configs, 1, 2, 2, switches=switches, free=asked.free)))
         return 0
     out["device"] = torch.cuda.get_device_name()
-    for environments in (256, 512, 1024):
+    for environments in map(int, asked.environments.split(",")):
         name = f"LSTM 64, {environments} environments"
-        row = measured(environments, 64, asked.members, asked.updates)
+        configs = [settings(environments, 64, seed=seed) for seed in range(asked.members)]
+        if asked.profile:
+            say(f"{name}:\n{profiled(configs[0], asked.updates, switches)}")
+            continue
+        row = measured(
+            configs,
+            asked.updates,
+            asked.rounds,
+            asked.alone,
+            switches=switches,
+            free=asked.free,
+        )
         out[name] = row
         say(f"{name}:", json.dumps(row))
-    if asked.out is not None:
-        asked.out.write_text(json.dumps(out, indent=1))
+        if asked.out is not None:
+            asked.out.write_text(json.dumps(out, indent=1))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from population_lab import (
     INTERVAL,
     MEMBERS,
     RATE,
+    UPDATES,
     Calling,
     Dying,
     Killed,
@@ -20,6 +22,7 @@ from population_lab import (
     states,
     trained,
 )
+from stormsail.algorithms import trainer as trainer_module
 from stormsail.algorithms.population import member as member_module
 from stormsail.algorithms.population import population as population_module
 from stormsail.algorithms.population.config import (
@@ -35,11 +38,13 @@ from stormsail.algorithms.population.jobs import Job
 from stormsail.algorithms.population.member import advance, first_config
 from stormsail.algorithms.population.population import train_population
 from stormsail.algorithms.population.readback import read_back
+from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run import folder as folder_module
 from stormsail.algorithms.run.folder import RunFolder, read_config, read_lineage
 from stormsail.algorithms.run.tasks import binding, make_task
 from stormsail.algorithms.run.trials import LEDGER
 from stormsail.algorithms.trainer import Trainer, train
+from stormsail.core import turns
 from stormsail.core.errors import ConfigError, InvariantError, StormsailError, WorkerError
 from stormsail.evaluation.populations import Copy, read_population
 from stormsail.evaluation.stats.trials import TrialLedger
@@ -188,6 +193,48 @@ def test_members_side_by_side_have_the_same_bits(whole, tmp_path):
     assert image(tmp_path / "pop") == image(whole.path)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_members_that_take_turns_have_the_same_bits(whole, tmp_path, monkeypatch):
+    """As on a GPU: updates one at a time, but for their waits; disk and evaluation meanwhile."""
+    taken, update = turns.taken, Ppo.update
+    save, evaluate = RunFolder.save, trainer_module.evaluate
+    inside = []
+
+    def alone(ppo):
+        assert turns.has_turn()
+        inside.append(ppo)
+        assert inside == [ppo]
+        done = update(ppo)
+        inside.remove(ppo)
+        with turns.given_up():  # a wait for the device
+            time.sleep(0.001)
+        return done
+
+    def without(function):
+        def call(*arguments, **options):
+            assert not turns.has_turn()
+            return function(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(turns, "taken", lambda _: taken(torch.device("cuda")))
+    monkeypatch.setattr(Ppo, "update", alone)
+    monkeypatch.setattr(RunFolder, "save", without(save))
+    monkeypatch.setattr(trainer_module, "evaluate", without(evaluate))
+    train_population(plan(), out=tmp_path / "pop", engine=InProcess(workers=MEMBERS - 1))
+    assert image(tmp_path / "pop") == image(whole.path)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("unchecked")
+def test_members_that_share_a_gpu_have_the_same_bits(tmp_path):
+    """More members than workers, graphs and kernels of several at a time."""
+    config = plan(changes={"device": "cuda"}, perturbation_interval=UPDATES)
+    train_population(config, out=tmp_path / "one", engine=InProcess())
+    train_population(config, out=tmp_path / "beside", engine=InProcess(workers=MEMBERS - 1))
+    assert image(tmp_path / "beside") == image(tmp_path / "one")
+
+
 def killed_once(monkeypatch, owner, name, *, after):
     """Let the process die at a call, before or after it was done, the first time only."""
     real, calls = getattr(owner, name), []
@@ -270,15 +317,15 @@ def test_tiny_populations_copy(tmp_path, size, method):
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_member_that_keeps_diverging_is_copied_over_and_lives_again(tmp_path, monkeypatch):
-    real = Trainer._check_state
+    real = Trainer._measured
     from stormsail.algorithms.update.nonfinite import Diverged
 
     def poisoned(self, update):
         if self.folder.path.name == "01" and not self.folder.lineage.copies:
             raise Diverged("poison")
-        real(self, update)
+        return real(self, update)
 
-    monkeypatch.setattr(Trainer, "_check_state", poisoned)
+    monkeypatch.setattr(Trainer, "_measured", poisoned)
     run = train_population(plan(population_size=2), out=tmp_path / "pop")
     first, second = run.rounds[0], run.rounds[1]
     assert math.isnan(first.outcomes[1].fitness)

@@ -24,7 +24,7 @@ LEARNING = {
     "ppo.learning_rate": 5e-3, "ppo.learning_rate_final": 5e-3, "ppo.gamma": 0.0,
     "network.memory": "none", "network.encoder_sizes": (32,), "network.head_sizes": (32,),
     "critic.num_quantiles": 8, "optimizer.optimizer_class": "AdamW", "kl.target_kl": None,
-    "observation.warmup_steps": 8,
+    "observation.warmup_steps": 8, "compile_update": False,
 }  # fmt: skip
 EPISODE = 8
 """Steps of an episode of these tasks; each pays at most 1."""

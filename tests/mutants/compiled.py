@@ -24,11 +24,28 @@ IN_PLACE = unit(
 
 HUBER = "functional/kernels/traced_huber.py"
 ROWS = "functional/kernels/lstm_rows.cpp"
+VECTORS = "core/machine_code/vectors.h"
+STEP = "optim/fused/whole_step.cpp"
+CALLS = "optim/fused/whole_step.py"
 OF_ROWS = unit(
     "kernels/lstm_rows",
     "test_values_and_gradients_are_those_of_the_plain_layer",
     "test_a_small_input_of_a_squashed_gate_keeps_all_its_digits",
 )
+
+
+def whole_step(*tests: str) -> tuple[str, ...]:
+    """Return node ids of the tests of a step in C++."""
+    return unit("whole_step", *tests, part="optim")
+
+
+DRAWS = unit(
+    "normal",
+    "test_numbers_and_state_are_those_of_torch_whatever_was_drawn_before",
+    part="optim",
+)
+FIFTY = whole_step("test_fifty_steps_are_the_eager_ones")
+REFUSED = whole_step("test_a_refused_step_changes_no_bit_but_the_count")
 
 PRECISION = unit(
     "precision",
@@ -45,6 +62,117 @@ COMPILED = (
         "slope = (weight * inner).sum(-1) * unit / u.shape[-2]",
         "slope = (weight * inner).sum(-1) / u.shape[-2]",
         unit("kernels/traced_huber", "test_the_loss_is_that_of_the_oracle"),
+    ),
+    Mutant(
+        "traced-huber-masses-in-another-order-than-targets",
+        "Speed, CPU",
+        HUBER,
+        "mass.to(u.dtype).flip(-1).unsqueeze(-1)",
+        "mass.to(u.dtype).unsqueeze(-1)",
+        unit("kernels/traced_huber", "test_loss_slope_and_share_are_those_of_calls"),
+    ),
+    Mutant(
+        "levels-of-a-loaded-agent-are-what-lay-in-memory",
+        "Speed, CPU",
+        "modules/agent.py",
+        "        agent.network.critic.fill_levels()\n",
+        "",
+        unit(
+            "agent",
+            "test_the_quantiles_of_an_earlier_version_are_at_equal_levels",
+            part="modules",
+        ),
+    ),
+    Mutant(
+        "whole-step-clip-lengthens-short-gradients",
+        "Speed, CPU",
+        STEP,
+        "std::min(own.bound / (report->raw_norm + 1e-6), 1.0)",
+        "own.bound / (report->raw_norm + 1e-6)",
+        FIFTY,
+    ),
+    Mutant(
+        "whole-step-takes-what-is-not-finite",
+        "Speed, CPU",
+        STEP,
+        "report->refused = bad > 0;",
+        "report->refused = bad > 9;",
+        REFUSED,
+    ),
+    Mutant(
+        "whole-step-refused-makes-state",
+        "Speed, CPU",
+        CALLS,
+        "        if not bool(refused):\n",
+        "        _ = [optimizer.state_of(each.param) for each in given]\n"
+        "        if not bool(refused):\n",
+        REFUSED,
+    ),
+    Mutant(
+        "whole-step-range-with-lanes-beyond-the-end",
+        "Speed, CPU",
+        STEP,
+        "if (left < LANES)\n",
+        "if (left < 0)\n",
+        whole_step("test_utilities_of_one_sign_have_no_range_beyond_their_own"),
+    ),
+    Mutant(
+        "whole-step-learns-from-what-it-cannot-measure",
+        "Speed, CPU",
+        STEP,
+        "const bool learns = peak <= own.limit && ",
+        "const bool learns = peak >= 0.0f && ",
+        whole_step(
+            "test_a_gradient_that_the_scaler_cannot_measure_is_counted_and_not_learned_from"
+        ),
+    ),
+    Mutant(
+        "whole-step-median-moves-in-the-warm-up",
+        "Speed, CPU",
+        STEP,
+        "later > 0.0 ? moved_median(median[row], variance, step) : variance",
+        "moved_median(median[row], variance, step)",
+        whole_step("test_steps_equal_both_oracles"),
+    ),
+    Mutant(
+        "whole-step-goes-unseen-by-hooks",
+        "Speed, CPU",
+        CALLS,
+        "optimizer.step_by(lambda: self._advance(optimizer, given, seen, report))",
+        "self._advance(optimizer, given, seen, report)",
+        whole_step("test_hooks_and_schedulers_see_a_step_and_its_settings_are_those_after_them"),
+    ),
+    Mutant(
+        "draws-leave-the-last-ones-as-they-are",
+        "Speed, CPU",
+        STEP,
+        "if (count % (2 * HALF) == 0) return;",
+        "if (count > 0) return;",
+        DRAWS,
+    ),
+    Mutant(
+        "draws-begin-with-words-that-were-taken",
+        "Speed, CPU",
+        STEP,
+        "            state_->next += some;\n",
+        "",
+        DRAWS,
+    ),
+    Mutant(
+        "draws-are-not-compared-with-those-of-torch",
+        "Speed, CPU",
+        "optim/fused/normal.py",
+        "            self._fits = self._is_torchs()\n",
+        "            self._fits = True\n",
+        unit("normal", "test_torch_draws_where_its_numbers_would_be_others", part="optim"),
+    ),
+    Mutant(
+        "whole-step-forgets-the-scale-of-a-step",
+        "Speed, CPU",
+        CALLS,
+        "if not isinstance(optimizer, UtilityOptimizer) or optimizer.step_scale:",
+        "if not isinstance(optimizer, UtilityOptimizer):",
+        whole_step("test_what_the_machine_code_does_not_know_is_done_by_calls"),
     ),
     Mutant(
         "rows-of-an-lstm-learn-through-a-reset",
@@ -65,7 +193,7 @@ COMPILED = (
     Mutant(
         "rows-of-an-lstm-lose-the-digits-of-small-inputs",
         "Speed, CPU",
-        ROWS,
+        VECTORS,
         "return p * power + (power - 1.0f);",
         "return (p + 1.0f) * power - 1.0f;",
         OF_ROWS,

@@ -5,6 +5,7 @@ from mutants.nodes import unit
 
 ROWS = "functional/kernels/recurrent_triton.py"
 LAYERS = "functional/kernels/recurrent.py"
+WHOLE = "functional/kernels/sequence_triton.py"
 PAIRS = "functional/kernels/quantile_triton.py"
 POLICY = "functional/kernels/policy_triton.py"
 RETURNS = "functional/kernels/returns_triton.py"
@@ -12,6 +13,11 @@ TARGETS = "functional/kernels/target_rows.py"
 GRAPHS = "algorithms/update/graphs.py"
 
 DENSE = "functional/kernels/dense_triton.py"
+
+HEADS = "functional/kernels/heads_triton.py"
+OF_HEADS = "functional/kernels/heads.py"
+
+VALUES_OF_HEADS = unit("kernels/heads", "test_values_and_gradients_are_those_of_the_plain_layers")
 
 ROWS_OF_DENSE = unit("kernels/dense", "test_values_and_gradients_are_those_of_the_plain_layer")
 LAYER = unit("kernels/recurrent", "test_values_and_gradients_are_those_of_the_plain_layer")
@@ -107,6 +113,46 @@ KERNELS = (
         unit("kernels/dense", "test_a_gradient_with_gaps_between_its_rows_is_read_where_it_is"),
     ),
     Mutant(
+        "device-sequence-forgets-resets-of-the-cell",
+        "S1-L1",
+        WHOLE,
+        "c, before = tl.where(is_new, fresh_c, c), tl.where",
+        "c, before = c, tl.where",
+        LAYER,
+    ),
+    Mutant(
+        "device-sequence-reads-the-resets-of-the-row-before",
+        "S1-L1",
+        WHOLE,
+        "        begins = begins_next\n        x0, x1",
+        "        x0, x1",
+        LAYER,
+    ),
+    Mutant(
+        "device-sequence-gradient-crosses-a-reset",
+        "S1-L1",
+        WHOLE,
+        "back, dc = tl.where(is_new, 0.0, back), tl.where(is_new, 0.0, dc)",
+        "back, dc = tl.where(is_new, 0.0, back), dc",
+        CROSSING,
+    ),
+    Mutant(
+        "device-sequence-begins-with-a-later-cell",
+        "S1-L1",
+        WHOLE,
+        "            earlier = before\n",
+        "            earlier = cells + batch * WIDTH\n",
+        LAYER,
+    ),
+    Mutant(
+        "device-sequence-initial-output-learns-nothing",
+        "S1-L1",
+        WHOLE,
+        "            of_hidden += tl.where(is_new, back, 0.0)\n",
+        "",
+        LAYER,
+    ),
+    Mutant(
         "device-filled-columns-read-the-bias",
         "S1-L1",
         "functional/kernels/dense.py",
@@ -183,6 +229,25 @@ KERNELS = (
         ROWS_OF_DENSE,
     ),
     Mutant(
+        "device-quantile-without-the-atoms-own-mass",
+        "Speed",
+        "functional/kernels/lower_quantiles_triton.py",
+        "tl.where(other[:, None] <= x, share, 0.0)",
+        "tl.where(other[:, None] < x, share, 0.0)",
+        unit("kernels/lower_quantiles", "test_they_are_those_of_sorted_atoms"),
+    ),
+    Mutant(
+        "device-quantile-of-an-unknown-atom",
+        "Speed",
+        "functional/kernels/lower_quantiles_triton.py",
+        'lowest = tl.where(unknown, float("nan"), tl.minimum(reached, largest))',
+        "lowest = tl.minimum(reached, largest)",
+        unit(
+            "kernels/lower_quantiles",
+            "test_infinite_atoms_are_atoms_and_an_unknown_one_shows",
+        ),
+    ),
+    Mutant(
         "device-tanh-of-nan-is-a-number",
         "S1-L1",
         DENSE,
@@ -191,11 +256,126 @@ KERNELS = (
         unit("kernels/dense", "test_large_and_small_inputs_and_nan_keep_their_tanh"),
     ),
     Mutant(
+        "device-weights-learn-from-behind-the-tanh",
+        "S1-L1",
+        DENSE,
+        "        d = d.to(tl.float32) * (1.0 - y * y)\n",
+        "        d = d.to(tl.float32)\n",
+        unit("kernels/dense", "test_weights_learn_the_same_where_the_input_does_not"),
+    ),
+    Mutant(
+        "device-filled-input-learns-too-wide",
+        "S1-L1",
+        "functional/kernels/dense.py",
+        "torch.mm(slope, weight)[:, : ctx.shape[-1]]",
+        "torch.mm(slope, weight)[:, -ctx.shape[-1] :]",
+        unit("kernels/dense", "test_an_input_of_another_type_is_filled_up_and_is_the_same"),
+    ),
+    Mutant(
+        "device-column-that-is-passed-on-is-scaled",
+        "S1-L1",
+        "functional/kernels/decisions_triton.py",
+        "tl.where(is_passed[None, :], given, scaled.to(given.dtype))",
+        "scaled.to(given.dtype)",
+        unit("kernels/decisions", "test_scaled_observations_are_those_of_the_formula"),
+    ),
+    Mutant(
+        "device-class-that-there-is-not",
+        "S1-L1",
+        "functional/kernels/decisions_triton.py",
+        '    score = tl.where(score == score, score, float("inf"))  # a NaN is the largest\n',
+        "",
+        unit("kernels/decisions", "test_a_row_of_nan_draws_a_class_that_there_is"),
+    ),
+    Mutant(
+        "device-log-probability-of-the-largest",
+        "S1-L1",
+        "functional/kernels/decisions_triton.py",
+        "tl.sum(tl.where(own, shifted, 0.0), axis=1) - tl.log(total)",
+        "-tl.log(total)",
+        unit("kernels/decisions", "test_log_probabilities_are_those_of_the_formula"),
+    ),
+    Mutant(
+        "device-means-lose-the-digits-of-what-is-small",
+        "2.12",
+        "functional/kernels/affine_triton.py",
+        "        y = y + (tl.load(added) - tl.load(taken)).to(KIND)\n",
+        "        y = y + tl.load(added).to(KIND) - tl.load(taken).to(KIND)\n",
+        unit("kernels/affine", "test_a_table_is_mapped_as_by_the_formula"),
+    ),
+    Mutant(
+        "steady-weights-stay-for-ever",
+        "S1-L1",
+        "functional/kernels/steady_weights.py",
+        "        _MADE.reset(token)\n",
+        "        pass\n",
+        unit(
+            "kernels/steady_weights",
+            "test_what_is_made_of_weights_lives_as_long_as_they_are_steady",
+        ),
+    ),
+    Mutant(
+        "steady-weights-of-another-layer",
+        "S1-L1",
+        "functional/kernels/steady_weights.py",
+        "    key = (part, *map(id, weights))\n",
+        "    key = part\n",
+        unit("kernels/steady_weights", "test_rows_of_a_rollout_are_the_same_through_kernels"),
+    ),
+    Mutant(
+        "device-sequences-of-the-first-row-only",
+        "S1-L1",
+        "functional/kernels/sequences_triton.py",
+        "    source = (row // count).to(tl.int64) * size + place\n",
+        "    source = (row // rows).to(tl.int64) * size + place\n",
+        unit("kernels/sequences", "test_chosen_sequences_are_those_that_torch_selects"),
+    ),
+    Mutant(
+        "device-heads-learn-from-behind-the-tanh",
+        "S1-L1",
+        HEADS,
+        "        d = d * (1.0 - wide * wide)\n",
+        "",
+        VALUES_OF_HEADS,
+    ),
+    Mutant(
+        "device-heads-learn-from-the-first-one",
+        "S1-L1",
+        HEADS,
+        "grad + row[:, None] * (8 * grad_eighth) + (head * FILLED + level)[None, :],",
+        "grad + row[:, None] * (8 * grad_eighth) + level[None, :],",
+        VALUES_OF_HEADS,
+    ),
+    Mutant(
+        "device-heads-forget-a-block-of-rows",
+        "S1-L1",
+        HEADS,
+        '        of_weight = tl.dot(tl.trans(y), factor, of_weight, input_precision="ieee")\n',
+        '        of_weight = tl.dot(tl.trans(y), factor, input_precision="ieee")\n',
+        VALUES_OF_HEADS,
+    ),
+    Mutant(
+        "device-heads-without-a-gradient-learn-what-memory-held",
+        "S1-L1",
+        OF_HEADS,
+        "                slope[:, columns].zero_()\n",
+        "                slope[:, columns].fill_(1.0)\n",
+        unit("kernels/heads", "test_a_group_that_nobody_asks_has_no_gradient"),
+    ),
+    Mutant(
+        "device-heads-of-an-account-go-without-it",
+        "S1-L1",
+        "modules/network.py",
+        "        if len(trunks) == 1 and not self.after_memory:\n",
+        "        if len(trunks) == 1:\n",
+        unit("kernels/heads", "test_a_network_is_the_same_through_kernels"),
+    ),
+    Mutant(
         "device-quantile-loss-inverted",
         "M01 S1-D1",
         PAIRS,
-        "tl.where(u < 0.0, down, up) * inner",
-        "tl.where(u < 0.0, up, down) * inner",
+        "0.5 * inner + lean * tl.abs(inner)",
+        "0.5 * inner - lean * tl.abs(inner)",
         unit("kernels/quantile_pairs", "test_the_loss_is_that_of_the_oracle"),
     ),
     Mutant(

@@ -36,9 +36,20 @@ LEARNER = (
         "rollout-state-after-the-step",
         "X10",
         ROLLOUT,
-        "        env_state, memory, row, output = play(env_state)\n",
-        "        env_state, _, row, output = play(env_state)\n        memory = env_state.memory\n",
+        "        env_state, row, output = play(env_state)\n",
+        "        env_state, row, output = play(env_state)\n        memory = env_state.memory\n",
         RATIO,
+    ),
+    Mutant(
+        "rollout-writes-the-first-piece-of-a-column",
+        "X10",
+        ROLLOUT,
+        "pieces += column.split(max(PIECE * len(column) // column.numel(), 1))",
+        "pieces += column.split(max(PIECE * len(column) // column.numel(), 1))[:1]",
+        learner(
+            "update/rollout",
+            "test_a_recorded_rollout_is_the_same_in_whatever_pieces_it_is_written",
+        ),
     ),
     Mutant(
         "rollout-reset-on-the-ignored-row",
@@ -55,8 +66,8 @@ LEARNER = (
         "rollout-never-resets",
         "S1-L1 S3-FP3",
         ROLLOUT,
-        "torch.where(where, initial, env_state.memory)",
-        "env_state.memory",
+        "        reset=reset,\n    )\n    state, step",
+        "    )\n    state, step",
         learner("update/rollout", "test_every_row_is_what_a_float64_walk_with_that_memory_says"),
     ),
     Mutant(
@@ -630,10 +641,10 @@ LEARNER = (
         "X10",
         LOSSES,
         'axis = 0 if field.name == "memory" else 1\n'
-        "        parts[field.name] = value.index_select(axis, chosen)",
+        "        parts[field.name] = chosen_sequences(value, chosen, axis)",
         'axis = 0 if field.name == "memory" else 1\n'
-        "        parts[field.name] = value.index_select(axis, chosen.sort().values if axis "
-        "== 0 else chosen)",
+        "        order = chosen if axis else chosen.sort().values\n"
+        "        parts[field.name] = chosen_sequences(value, order, axis)",
         learner("update/epochs", "test_a_selection_keeps_each_sequence_whole"),
     ),
     # --- units
@@ -853,8 +864,8 @@ LEARNER = (
         "share-of-predictions-is-that-of-pairs",
         "S4-V7",
         LEARNING_REPORT,
-        "share(sums.vf_clipped, sums.weight)",
-        "share(sums.huber_linear, sums.weight)",
+        '"train/clip_active_frac/vf": average.vf_clipped',
+        '"train/clip_active_frac/vf": average.huber_linear',
         learner(
             "telemetry/clip_shares",
             "test_shares_of_pairs_and_of_held_predictions_are_those_of_the_batch",

@@ -64,10 +64,8 @@ MISSED = (
         "gradient-norms-of-refused-steps",
         "S0-7",
         "algorithms/telemetry/learning.py",
-        "        norms = module_norms(ppo, module, taken, order=order)\n"
-        "        values[label] = mean(torch.where(stepped, norms, 0.0), stepped.double())",
-        "        norms = module_norms(ppo, module, taken, order=order)\n"
-        "        values[label] = norms.mean()",
+        "averages = share(torch.where(stepped, norms, 0.0).sum(1), stepped.sum())",
+        "averages = norms.mean(1)",
         unit(
             "telemetry/metrics",
             "test_a_refused_step_is_counted_and_leaves_the_norms_alone",
@@ -78,8 +76,8 @@ MISSED = (
         "gradient-ratio-of-a-critic-without-gradient",
         "S0-7",
         "algorithms/telemetry/learning.py",
-        "share(first, second)\n    return values | _scaled",
-        "first / (second + 1e-8)\n    return values | _scaled",
+        "share(first, second)\n    return values\n",
+        "first / (second + 1e-8)\n    return values\n",
         unit(
             "telemetry/metrics", "test_twin_critics_vanishing_gradients_warning", part="algorithms"
         ),
@@ -254,8 +252,8 @@ MISSED = (
         "largest-norm-is-the-mean",
         "S4-R1",
         "algorithms/telemetry/learning.py",
-        'values[f"train/{label}_max"] = largest(norms, stepped)',
-        'values[f"train/{label}_max"] = values[f"train/{label}"]',
+        'values[f"{label}_max"] = largest(row, stepped)',
+        'values[f"{label}_max"] = values[label]',
         unit(
             "telemetry/metrics",
             "test_the_largest_norm_of_an_update_is_found_among_its_steps",
@@ -316,8 +314,8 @@ MISSED = (
         "reported-divergence-is-the-first-estimate",
         "X16",
         "algorithms/telemetry/learning.py",
-        '"train/approx_kl": share(sums.kl, sums.weight)',
-        '"train/approx_kl": -share(sums.log_ratio, sums.weight)',
+        '"train/approx_kl": average.kl,',
+        '"train/approx_kl": -average.log_ratio,',
         unit(
             "telemetry/report_formulas",
             "test_the_divergence_is_k3_and_the_raw_one_k1",
@@ -328,8 +326,8 @@ MISSED = (
         "reported-penalty-of-the-first-estimate",
         "X16",
         "algorithms/telemetry/learning.py",
-        "penalty = now.kl_beta * average(sums.analytic_kl)",
-        "penalty = -now.kl_beta * average(sums.log_ratio)",
+        "penalty = now.kl_beta * average.analytic_kl",
+        "penalty = -now.kl_beta * average.log_ratio",
         unit(
             "telemetry/report_formulas",
             "test_the_reported_penalty_is_in_closed_form",

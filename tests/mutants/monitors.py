@@ -39,18 +39,18 @@ MONITORS = (
         "gradient-norms-are-squares",
         "S0-7 S2-7",
         LEARNING,
-        "return norms[:, places].square().sum(-1).sqrt()",
-        "return norms[:, places].square().sum(-1)",
+        "own[:, _places(held, order)].square().sum(-1).sqrt()",
+        "own[:, _places(held, order)].square().sum(-1)",
         run("telemetry/metrics", "test_twin_critics_gradient_norms_logged"),
     ),
     Mutant(
         "critic-heads-sought-by-name",
         "S0-7 X17",
         LEARNING,
-        "return {id(value): order[name] for name, value in ppo.agent.named_parameters()}",
+        "return {id(tensor): place for place, tensor in enumerate(ppo.pipeline.tensors)}",
         "return {\n"
-        '        id(value): order[name] if "critic_head" in name else 0\n'
-        "        for name, value in ppo.agent.named_parameters()\n"
+        '        id(tensor): place if "critic_head" in ppo.pipeline.names[place] else 0\n'
+        "        for place, tensor in enumerate(ppo.pipeline.tensors)\n"
         "    }",
         run("telemetry/metrics", "test_twin_critics_gradient_norms_logged"),
     ),
@@ -58,8 +58,8 @@ MONITORS = (
         "gradient-norms-added",
         "S3-7",
         LEARNING,
-        "return norms[:, places].square().sum(-1).sqrt()",
-        "return norms[:, places].sum(-1)",
+        "own[:, _places(held, order)].square().sum(-1).sqrt()",
+        "own[:, _places(held, order)].sum(-1)",
         run("telemetry/metrics", "test_each_layer_of_a_memory_has_the_root_of_its_own_squares"),
     ),
     # --- memory, observations, costs, clips
@@ -275,6 +275,39 @@ MONITORS = (
         "floored = max(nominal, self.floor)",
         "floored = nominal",
         run("update/entropy_schedule", "test_the_floor_wins_over_the_end"),
+    ),
+    # --- what is checked after every update
+    Mutant(
+        "scaler-not-checked",
+        "Speed",
+        CHECKPOINT,
+        "    parts += [] if scaler is None else scaler.floating_state()\n",
+        "",
+        run("run/checkpoint", "test_every_floating_tensor_of_a_checkpoint_is_looked_at"),
+    ),
+    Mutant(
+        "environments-not-checked",
+        "Speed",
+        CHECKPOINT,
+        "ppo.advantage_moments, ppo.env_state, *optimizer",
+        "ppo.advantage_moments, *optimizer",
+        run("run/checkpoint", "test_every_floating_tensor_of_a_checkpoint_is_looked_at"),
+    ),
+    Mutant(
+        "flags-read-at-the-wrong-place",
+        "Speed",
+        TELEMETRY,
+        "said = rows[len(parts) : len(parts) + len(flags)]",
+        "said = rows[: len(flags)]",
+        run("telemetry/metrics", "test_flags_are_read_with_the_metrics"),
+    ),
+    Mutant(
+        "labels-of-groups-taken-for-places",
+        "Speed",
+        PLAYED,
+        "labels, place = place.unique(return_inverse=True)",
+        "labels, _ = place.unique(return_inverse=True)",
+        run("telemetry/metrics", "test_symbols_that_a_task_does_not_count_are_found"),
     ),
     # --- a run that goes on
     Mutant(

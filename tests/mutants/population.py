@@ -37,6 +37,18 @@ def compared(*names: str) -> tuple[str, ...]:
 
 
 POPULATION = (
+    Mutant(
+        "members-compile-anew-in-every-round",
+        "Speed",
+        DRIVER,
+        "base = derive(in_parts(given.training(), round_steps))",
+        "base = derive(given.training())",
+        unit(
+            "population/driver",
+            "test_members_compile_where_a_round_is_long_enough_for_it",
+            part="algorithms",
+        ),
+    ),
     # --- the rules
     Mutant(
         "pbt-count-rounded-to-zero",

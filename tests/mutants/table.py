@@ -26,6 +26,7 @@ from mutants.learner import LEARNER
 from mutants.levels import LEVELS
 from mutants.limits import LIMITS
 from mutants.market import MARKET_DATA
+from mutants.members import MEMBERS
 from mutants.missed import MISSED
 from mutants.modules import MODULES
 from mutants.monitors import MONITORS
@@ -59,6 +60,7 @@ MUTANTS = (
     *HISTORY,
     *IMPORTS,
     *KERNELS,
+    *MEMBERS,
     *MISSED,
     *FORMULAS,
     *MARKET_DATA,

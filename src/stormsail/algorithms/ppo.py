@@ -24,8 +24,10 @@ from stormsail.algorithms.update.assessment import (
     read,
 )
 from stormsail.algorithms.update.compiled import (
+    NO_COMPILER,
     CompiledLosses,
     CompiledRow,
+    call_whole_steps,
     losses_obstacle,
     row_obstacle,
 )
@@ -83,6 +85,7 @@ from stormsail.algorithms.update.shares import together
 from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.core.group import ALONE, Group
+from stormsail.core.machine_code.cpp import has_compiler
 from stormsail.core.precision import matrix_precision
 from stormsail.core.task import Task, part
 from stormsail.functional.advantage import RunningMoments
@@ -400,6 +403,10 @@ class Ppo:
     ) -> None:
         """Compile what can be; where something cannot, say why."""
         self._compiles = False
+        if not has_compiler():
+            tell_eager("updates", NO_COMPILER, without=COMPILER)
+            return
+        call_whole_steps(self.pipeline)
         obstacle = losses_obstacle(self.config)
         if obstacle is None:
             entropy = self.generators.stream("entropy")
@@ -713,9 +720,9 @@ class Ppo:
     def _finish(self, done: Update, explained_variance: float) -> None:
         """Update the state that the next update depends on."""
         self.explained_variance = explained_variance
-        weights = torch.stack([report.sums.weight for report in done.learned.minibatches]).sum()
-        entropy = torch.stack([report.sums.entropy for report in done.learned.minibatches]).sum()
-        self.entropy.observe(self.update_count, float(entropy / weights), explained_variance)
+        sums = done.learned.minibatches.sums
+        entropy = float(sums.entropy.sum() / sums.weight.sum())
+        self.entropy.observe(self.update_count, entropy, explained_variance)
         divergence = done.learned.divergence
         self.kl.end_update(sum(divergence) / len(divergence) if divergence else float("nan"))
         self.update_count += 1

@@ -32,11 +32,12 @@ from stormsail.algorithms.run.start_checks import check_start
 from stormsail.algorithms.run.start_from import Start, load_start
 from stormsail.algorithms.run.tasks import MARKET, binding, make_task
 from stormsail.algorithms.run.trials import trial_lines
-from stormsail.algorithms.telemetry.metrics import metrics
+from stormsail.algorithms.telemetry.metrics import collect, launch
 from stormsail.algorithms.update import nonfinite
 from stormsail.algorithms.update.epochs import MinibatchReport
 from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.nonfinite import Diverged
+from stormsail.core import turns
 from stormsail.core.clock import Clock
 from stormsail.core.errors import ArtifactError, ConfigError, RangeError
 from stormsail.core.files.documents import JsonValue
@@ -427,9 +428,12 @@ class Trainer:
         Raises:
             Diverged: if the learner's state is not finite; it must not be saved.
         """
+        with turns.taken(self._task.device):
+            self._advance()
+
+    def _advance(self) -> None:
         update = self._update()
-        self._check_state(update)
-        values = metrics(self.ppo, update)
+        values = self._measured(update)
         period, task = self.config.validation.every_updates, self._evaluation_task
         if task is not None and (self.ppo.update_count % period == 0 or self.done):
             values |= self._evaluate(task)
@@ -468,6 +472,20 @@ class Trainer:
         self.records.event("refused", update, **fields)
         self._log.write("refused", update, **fields)
 
+    def _measured(self, update: Update) -> dict[str, float]:
+        """Return the metrics of an update whose state was checked; a device is waited for once.
+
+        Raises:
+            Diverged: if a number of the state is not finite.
+        """
+        entropy = update.learned.minibatches.sums.entropy
+        flags = nonfinite.all_finite([*checkpoint.floating_state(self.ppo), entropy])
+        launched = launch(self.ppo, update)
+        values, finite = collect(self.ppo, launched, flags)
+        if not all(finite):
+            self._check_state(update)
+        return values
+
     def _check_state(self, update: Update) -> None:
         """Check everything that the next update and a checkpoint would take over.
 
@@ -476,11 +494,12 @@ class Trainer:
         """
         state = checkpoint.learner_state(self.ppo)
         tensors: list[tuple[str, Tensor]] = list(nonfinite.tensors_of(state, "state"))
-        tensors += [("entropy", report.sums.entropy) for report in update.learned.minibatches]
+        tensors.append(("entropy", update.learned.minibatches.sums.entropy))
         problem = nonfinite.first_nonfinite(tensors)
         if problem is not None:
             raise Diverged(f"{problem} after the update are not finite")
 
+    @turns.given_up()
     def _evaluate(self, task: Task[Any]) -> dict[str, float]:
         """Evaluate the agent, save it if it is the best so far, and log the trial."""
         generators = Generators(self.config.seed, self.config.device)
@@ -508,6 +527,7 @@ class Trainer:
         stages = self.folder.lineage.stages(self.ppo.steps, self.folder.identity["config_hash"])
         self.ppo.agent.lineage = stages
 
+    @turns.given_up()
     def save(self) -> None:
         """Write a checkpoint; a kill from here on loses nothing before it.
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
+from stormsail.core import turns
 from stormsail.core.errors import ConfigError
 
 _PROBE = (
@@ -41,12 +42,32 @@ class _Tf32:
         self._before = False
 
     def take(self, *, allowed: bool) -> None:
-        matrices = torch.backends.cuda.matmul
-        with self._first_come, self._left:
+        if self._joins(allowed=allowed):
+            return
+        # those that are waited for may need a turn to get on
+        with turns.given_up(), self._first_come, self._left:
+            matrices = torch.backends.cuda.matmul
             self._left.wait_for(lambda: not self._users or matrices.allow_tf32 == allowed)
-            if not self._users:
-                self._before, matrices.allow_tf32 = matrices.allow_tf32, allowed
-            self._users += 1
+            self._enter(allowed=allowed)
+
+    def _joins(self, *, allowed: bool) -> bool:
+        """Go on at once, if nobody waits and the switch may stand as it is wanted."""
+        if not self._first_come.acquire(blocking=False):
+            return False
+        try:
+            with self._left:
+                if self._users and torch.backends.cuda.matmul.allow_tf32 != allowed:
+                    return False
+                self._enter(allowed=allowed)
+                return True
+        finally:
+            self._first_come.release()
+
+    def _enter(self, *, allowed: bool) -> None:
+        matrices = torch.backends.cuda.matmul
+        if not self._users:
+            self._before, matrices.allow_tf32 = matrices.allow_tf32, allowed
+        self._users += 1
 
     def leave(self) -> None:
         with self._left:

@@ -236,7 +236,7 @@ class Task(Protocol[State]):
 
     `State` is a named tuple of tensors with B first; nothing of it is changed in place.
 
-    Thirteen members are optional, and read by the functions of the same names below:
+    Fourteen members are optional, and read by the functions of the same names below:
     `observation_layout` where columns are images, one-hots or flags; `action_mask(state)` where not
     every action is allowed in every state; `info_names` where `step` gives `info.measured`, numbers
     [B, K] to be reported under these K names; `episode_steps` where no episode lasts longer than
@@ -246,7 +246,7 @@ class Task(Protocol[State]):
     `alternatives` must; `draw_places(state)` where episodes share what they draw; `part(columns)`
     where some of the environments can be had alone, and `columns` of such a part; `forgeable_names`
     where some columns are known for sure; `is_capturable`, false where a step needs the host;
-    `close` where something must be let go.
+    `symbols` where `info.symbol` counts them; `close` where something must be let go.
     """
 
     @property
@@ -302,6 +302,12 @@ def action_mask(task: Task[State], state: State) -> Tensor | None:
 def info_names(task: Task[Any]) -> tuple[str, ...]:
     """Return the names of the columns of `info.measured`; none for most tasks."""
     names: tuple[str, ...] = getattr(task, "info_names", ())
+    return names
+
+
+def symbols(task: Task[Any]) -> tuple[str, ...] | None:
+    """Return the names of the symbols that `info.symbol` counts; None where a task does not say."""
+    names: tuple[str, ...] | None = getattr(task, "symbols", None)
     return names
 
 

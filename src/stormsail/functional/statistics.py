@@ -1,5 +1,6 @@
 """Weighted mean, deviation, moments and other statistics; entries of weight 0 never matter."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -225,17 +226,33 @@ def percentile(
         DtypeError: if `used` is not boolean.
         RangeError: if `level` is a number outside [0, 1].
     """
+    return percentiles(x, used, levels=(level,))[0]
+
+
+def percentiles(
+    x: Float[Tensor, "*batch"], used: Bool[Tensor, "*batch"], *, levels: Sequence[Number]
+) -> Float[Tensor, " K"]:
+    """Return `percentile` at each of K levels; textbook.
+
+    The entries are sorted once, which is most of the work.
+
+    Raises:
+        ShapeError: if the shapes differ.
+        DtypeError: if `used` is not boolean.
+        RangeError: if a level is a number outside [0, 1].
+    """
     check.check_same_shape(x=x, used=used)
     check.check_flags(used=used)
-    check.check_unit_interval(level, name="level", remedy="Pass 0.5 for the median.")
+    for level in levels:
+        check.check_unit_interval(level, name="level", remedy="Pass 0.5 for the median.")
     if x.numel() == 0:
-        return torch.full((), torch.nan, dtype=torch.float64, device=x.device)
+        return torch.full((len(levels),), torch.nan, dtype=torch.float64, device=x.device)
     ordered = torch.where(used, x.double(), torch.inf).flatten().sort().values
     last = (used.sum() - 1).clamp(min=0)
-    rank = level * last.double()
+    rank = torch.stack([level * last.double() for level in levels])
     low = rank.floor().long()
     high = torch.minimum(low + 1, last)
-    below, above = ordered.index_select(0, torch.stack((low, high))).unbind()
+    below, above = ordered[low], ordered[high]
     between = torch.where(rank > low, below + (above - below) * (rank - low), below)
     return torch.where(used.any(), between, torch.nan)
 

@@ -357,17 +357,20 @@ class Agent(nn.Module):
         generator: torch.Generator | None = None,
         mask: Tensor | None = None,
         columns: Columns | None = None,
+        reset: Tensor | None = None,
     ) -> Draw:
         """Return an action for each environment from `normalised` observations, without values.
 
-        The environments may be some `columns` of more: then numbers for all are drawn. The other
-        arguments are those of `decide`.
+        The environments may be some `columns` of more: then numbers for all are drawn. Where
+        `reset` is true, bool [B], the memory is taken to be the initial one. The other arguments
+        are those of `decide`.
 
         Raises:
             ConfigError: if it must draw and has no generator.
         """
-        reset = torch.zeros(1, seen.shape[0], dtype=torch.bool, device=seen.device)
-        output = self.network(seen[None], memory, reset)
+        if reset is None:
+            reset = torch.zeros(seen.shape[0], dtype=torch.bool, device=seen.device)
+        output = self.network(seen[None], memory, reset[None])
         head = self.network.head
         parameters = head.masked(output.actor[0], mask)
         if deterministic:
@@ -506,6 +509,7 @@ class Agent(nn.Module):
         if set(own) != set(tensors) or any(_differs(own[name], tensors[name]) for name in own):
             raise _unfit(path, "tensors of another network")
         agent.to_empty(device="cpu").load_state_dict(dict(tensors))
+        agent.network.critic.fill_levels()
         stages = metadata.get("lineage", [])
         if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
             raise _unfit(path, "a lineage that is no list of stages")

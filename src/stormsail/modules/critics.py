@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from stormsail.functional import categorical, quantile, return_scale, twin
 from stormsail.modules.config import CriticConfig
-from stormsail.modules.layers import Mlp, last_layer, linear
+from stormsail.modules.layers import Mlp, last_layer, linear, side_by_side
 
 MONOTONE_GAIN = 0.01
 """Gain of the last layer of monotone quantiles, whose first distribution is `quantile.monotone`
@@ -77,16 +77,31 @@ class Critic(nn.Module):
             for _ in range(config.critics)
         )
         self.register_buffer("atoms", torch.linspace(config.v_min, config.v_max, config.num_atoms))
+        # kept, since a compiler that is given them as formulas evaluates these for every pair
+        self.register_buffer("weight_of_quantiles", _weights(config), persistent=False)
+        self.register_buffer("level_of_quantiles", _levels(config), persistent=False)
         # behind the softplus of monotone quantiles, where no last layer can be rescaled
         self.register_buffer("affine_scale", torch.ones(config.critics))
         self.register_buffer("affine_offset", torch.zeros(config.critics))
         self.atoms: Tensor
+        self.weight_of_quantiles: Tensor | None
+        self.level_of_quantiles: Tensor
         self.affine_scale: Tensor
         self.affine_offset: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of all critics, [*b, C, W]."""
-        predicted = torch.stack([head(x) for head in self.heads], -2)
+        together = side_by_side(x, [self.pairs()])
+        if together is None:
+            return self.completed(torch.stack([head(x) for head in self.heads], -2))
+        return self.completed(together[0])
+
+    def pairs(self) -> list[tuple[Mlp, nn.Linear]]:
+        """Return the hidden layers of each critic and its last one."""
+        return [(head.body, head.last) for head in self.heads if isinstance(head, CriticHead)]
+
+    def completed(self, predicted: Tensor) -> Tensor:
+        """Return the output of all critics from that of their last layers, [*b, C, W]."""
         if self._is_monotone:
             predicted = quantile.monotone(predicted, weight=self.weights())
             predicted = predicted * self.affine_scale[:, None] + self.affine_offset[:, None]
@@ -98,26 +113,25 @@ class Critic(nn.Module):
 
     def weights(self) -> Tensor | None:
         """Return the mass of each quantile, float64 [N]; None where all have the same."""
-        if not self.config.weighs_quantiles:
-            return None
-        return quantile.tail_weights(self.config.num_quantiles, like=self._number())
+        return self.weight_of_quantiles
+
+    def fill_levels(self) -> None:
+        """Set levels and masses, which no file holds, after `to_empty`."""
+        self.level_of_quantiles.copy_(_levels(self.config))
+        weight = _weights(self.config)
+        if self.weight_of_quantiles is not None and weight is not None:
+            self.weight_of_quantiles.copy_(weight)
 
     def levels(self) -> Tensor:
         """Return the level of each quantile, float64 [N]."""
-        weight = self.weights()
-        if weight is not None:
-            return quantile.levels_of(weight)
-        return quantile.midpoints(self.config.num_quantiles, like=self._number())
+        return self.level_of_quantiles
 
     def distribution_levels(self) -> Tensor:
         """Return the levels of `distribution`, float64: those of all critics if they are mixed."""
         if self.config.twin_dist_mode != "mixture":
             return self.levels()
         count = self.config.critics * self.config.num_quantiles
-        return quantile.midpoints(count, like=self._number())
-
-    def _number(self) -> Tensor:
-        return self.atoms.new_zeros((), dtype=torch.float64)
+        return quantile.midpoints(count, like=self.level_of_quantiles)
 
     def means(self, predicted: Tensor) -> Tensor:
         """Return the mean of each critic's distribution, normalised, [*b, C]."""
@@ -176,3 +190,18 @@ class Critic(nn.Module):
 def _move(place: Tensor, new: Tensor, where: Tensor | None) -> None:
     """Write new numbers, where a flag allows it."""
     place.copy_(new if where is None else torch.where(where, new, place))
+
+
+def _weights(config: CriticConfig) -> Tensor | None:
+    """Return the mass of each quantile, float64 [N]; None where all have the same."""
+    if not config.weighs_quantiles:
+        return None
+    return quantile.tail_weights(config.num_quantiles, like=torch.zeros((), dtype=torch.float64))
+
+
+def _levels(config: CriticConfig) -> Tensor:
+    """Return the level of each quantile, float64 [N]."""
+    weight = _weights(config)
+    if weight is not None:
+        return quantile.levels_of(weight)
+    return quantile.midpoints(config.num_quantiles, like=torch.zeros((), dtype=torch.float64))

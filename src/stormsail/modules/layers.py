@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from stormsail.functional.kernels.dense import ALIGNMENT, dense
 from stormsail.functional.kernels.devices import may_launch
+from stormsail.functional.kernels.heads import Head, heads
+from stormsail.functional.kernels.steady_weights import are_steady
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
 
@@ -51,10 +53,11 @@ def linear(
 def launches(layer: nn.Linear, x: Tensor) -> bool:
     """Return whether a layer is trained through our own kernels, which know float32 weights only.
 
-    Without gradients torch's own is as fast, and its weights are converted once for many calls.
+    So is a rollout, which keeps what is made of the weights. Elsewhere without gradients torch's
+    own is as fast, and its weights are converted once for many calls.
     """
-    weight = layer.weight
-    return torch.is_grad_enabled() and may_launch(x, weight) and weight.dtype == torch.float32
+    weight, wanted = layer.weight, torch.is_grad_enabled() or are_steady()
+    return wanted and may_launch(x, weight) and weight.dtype == torch.float32
 
 
 def beside(layer: nn.Linear | None, features: Tensor, others: Tensor) -> Tensor:
@@ -76,6 +79,27 @@ def last_layer(layer: nn.Linear, x: Tensor) -> Tensor:
         return dense(x, layer.weight, layer.bias, tanh=False)
     output: Tensor = layer(x)
     return output
+
+
+def side_by_side(
+    x: Tensor, groups: Sequence[Sequence[tuple["Mlp", nn.Linear]]]
+) -> tuple[Tensor, ...] | None:
+    """Return the outputs of groups of heads on one input, [*b, heads of the group, N] each.
+
+    Each head is a body and its last layer; the bodies are of equal sizes, the outputs within a
+    group. None where no kernels of ours train them: these know bodies of one layer and a tanh.
+    """
+    if not launches(groups[0][0][1], x):
+        return None
+    known = [
+        [
+            Head(first.weight, first.bias, last.weight, last.bias)
+            for body, last in group
+            if len(body.layers) == 1 and (first := body.squashed) is not None
+        ]
+        for group in groups
+    ]
+    return heads(x, known) if all(known) else None
 
 
 def unit_gain(inputs: int, outputs: int) -> float:

@@ -13,7 +13,7 @@ from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 from stormsail.modules.critics import Critic
 from stormsail.modules.encoders import build_encoder
 from stormsail.modules.images import ObservationParts
-from stormsail.modules.layers import Mlp, beside, last_layer, linear
+from stormsail.modules.layers import Mlp, beside, last_layer, linear, side_by_side
 from stormsail.modules.memory import Memory
 
 ACTOR_GAIN = 0.01
@@ -152,10 +152,17 @@ class Network(nn.Module):
 
     def heads(self, observation: Tensor, trunks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the action's parameters and the predictions of all critics, from `remembered`."""
+        kind = self.actor_last.weight.dtype
+        if len(trunks) == 1 and not self.after_memory:
+            own = [(self.actor_body, self.actor_last)]
+            together = side_by_side(trunks[0], [own, self.critic.pairs()])
+            if together is not None:
+                actor, critics = together
+                return actor[..., 0, :], self.critic.completed(critics)
         # gradients of the features are summed in this order: another one gives other last bits
         parameters = self.actor(trunks[0], self.account(observation))
         predicted = self.critic(trunks[-1])
-        return parameters, predicted.to(self.actor_last.weight.dtype)
+        return parameters, predicted.to(kind)
 
     def head_parameters(self) -> list[nn.Parameter]:
         """Return the weights behind the memories."""

@@ -15,7 +15,9 @@ from stormsail.optim.parameters import NamedParameters, Parameters
 from stormsail.optim.vgs.scaler import VarianceGradientScaler
 
 if TYPE_CHECKING:  # imported when it is used
+    from stormsail.optim.fused.normal import Library
     from stormsail.optim.fused.step import CompiledStep
+    from stormsail.optim.fused.whole_step import WholeStep
 
 DEFAULT_MAX_GRAD_NORM = 0.5
 GUARDS = ("auto", "host", "device")
@@ -116,11 +118,28 @@ class GradientPipeline:
         self.max_grad_norm, self.guard = bound, guard
         self._started = False
         self._compiled = self._compiled_step() if compiled else None
+        self._whole: WholeStep | None = None
+
+    def call_whole_steps(self, library: "Library") -> None:
+        """Take steps as calls of C++ from now on, where it knows them; see `fused.whole_step`.
+
+        Args:
+            library: of `fused.whole_step.SOURCE`.
+        """
+        from stormsail.optim.fused.whole_step import WholeStep
+
+        tensors, bound = self._parameters.tensors, self.max_grad_norm
+        self._whole = WholeStep(library, tensors, self.optimizer, self.scaler, bound=bound)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the parameters, in the order of `GradientReport.norms`."""
         return self._parameters.names
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The parameters, in the same order."""
+        return self._parameters.tensors
 
     def norms_by_name(self, report: GradientReport) -> dict[str, Tensor]:
         """Return the raw norm of each tensor's gradient, by name."""
@@ -158,6 +177,10 @@ class GradientPipeline:
     def _step(self, veto: Tensor | None) -> GradientReport:
         if self._compiled is not None and self._compiled.applies():
             return self._step_compiled(self._compiled, veto)
+        taken = None if self._whole is None or veto is not None else self._whole.step()
+        if taken is not None:
+            self._started = True
+            return GradientReport(*taken)
         grads, where = self._parameters.gradients()
         norms = tensor_lists.norms(grads).to(self._device)
         bad = ~norms.isfinite()

@@ -9,11 +9,11 @@ from stormsail.cli.learning.train import _show_compiling
 @pytest.mark.parametrize(
     ("steps", "given", "said"),
     [
-        (2_000_000, None, "2,000,000 steps: the update is compiled first, which takes some "
-         "seconds (`compile_update`)\n"),
-        (1_999_999, None, ""),
-        (2_000_000, True, ""),  # who asked for it knows
-        (2_000_000, False, ""),
+        (1_000_000, None, "1,000,000 steps: the update is compiled first, which takes half a "
+         "minute at most the first time, some seconds later (`compile_update`)\n"),
+        (999_999, None, ""),
+        (1_000_000, True, ""),  # who asked for it knows
+        (1_000_000, False, ""),
     ],
 )  # fmt: skip
 def test_a_long_run_says_that_it_compiles_first_where_nobody_asked_for_it(

@@ -31,10 +31,10 @@ from decides how fast a small task is learned (docs/evidence.md)."""
 _THREADS = 1
 """A network of 64 units is not faster with two threads (docs/runs.md), and sums stay the same."""
 
-_COMPILED_STEPS = 2_000_000
-"""From which budget on a CPU compiles its updates. Compiling takes 5 to 10 s of the processor and
-saves 40 to 110 s for each million steps (docs/performance.md), so a run that stops and goes on some
-times has it back as well."""
+_COMPILED_STEPS = 1_000_000
+"""From which budget on a CPU compiles its updates: that of a run for which none is given. Compiling
+takes 15 to 26 s of the processor the first time and 5 to 10 s later, and saves 33 to 115 s for each
+million steps (docs/performance.md)."""
 
 _BC_WARMUP_SHARE = 0.2
 """Share of the budget before the AWR coefficient falls; it falls for the rest."""
@@ -158,6 +158,17 @@ def derive(config: TrainConfig) -> TrainConfig:
         "bc.bc_decay_steps": max(ppo.total_steps - round(warmup), 0),
     }
     return config.replace(**{path: values[path] for path in DERIVED if path in missing})
+
+
+def in_parts(config: TrainConfig, steps: int) -> TrainConfig:
+    """Return the settings of a run that is begun anew after every so many steps.
+
+    Each beginning compiles anew, so where it is left open that follows from a part, not from the
+    budget.
+    """
+    if is_open(config.compile_update) and steps < _COMPILED_STEPS:
+        return config.replace(compile_update=False)
+    return config
 
 
 def _sizes(config: TrainConfig) -> _Sizes:

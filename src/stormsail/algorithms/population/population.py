@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.config.derive import derive, open_settings
+from stormsail.algorithms.config.derive import derive, in_parts, open_settings
 from stormsail.algorithms.population.checks import check_search
 from stormsail.algorithms.population.config import PopulationConfig, RunFile, value_of
 from stormsail.algorithms.population.decisions import (
@@ -338,7 +338,10 @@ def _begun(root: Path, given: RunFile) -> RunFile:
             found=f"`{min(path.name for path in root.iterdir())}` and no `{CONFIG}` in it",
             remedy="Choose another folder; nothing is ever overwritten.",
         )
-    base, population = derive(given.training()), given.searched()
+    population = given.searched()
+    sizes = derive(given.training()).ppo
+    round_steps = population.perturbation_interval * sizes.n_envs * sizes.n_steps
+    base = derive(in_parts(given.training(), round_steps))
     _check_purpose(population)
     check_start(base)
     check_search(base, population)

@@ -16,6 +16,7 @@ from stormsail import __version__
 from stormsail.algorithms.config import CheckpointConfig, TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run.state_tree import flatten, unflatten
+from stormsail.algorithms.update.nonfinite import tensors_of
 from stormsail.algorithms.update.rollout import EnvState, begin
 from stormsail.core.errors import ArtifactError
 from stormsail.core.files import tensor_file
@@ -128,6 +129,21 @@ def learner_state(ppo: Ppo) -> State:
         "generators": ppo.generators.state(),
         "counters": counters._asdict(),
     }
+
+
+def floating_state(ppo: Ppo) -> Iterator[Tensor]:
+    """Yield all floating tensors of `learner_state`, most of them themselves: nothing is packed."""
+    optimizer, scaler = ppo.optimizer, ppo.pipeline.scaler
+    rates = [group["lr"] for group in optimizer.param_groups]
+    nest = [ppo.advantage_moments, ppo.env_state, *optimizer.state.values(), *rates]
+    if ppo.heads is not None:
+        nest.append(ppo.heads.state_dict())
+    if ppo.risk is not None and ppo.risk.critic is not None:
+        nest.append(ppo.risk.state_dict())
+    parts = [*ppo.agent.parameters(), *ppo.agent.buffers()]
+    parts += [] if scaler is None else scaler.floating_state()
+    parts += [tensor for _, tensor in tensors_of(nest, "")]
+    yield from (part for part in parts if part.is_floating_point())
 
 
 def restore_learner(ppo: Ppo, state: State) -> None:

@@ -38,6 +38,7 @@ from stormsail.algorithms.sweep.trial import (
     advance,
     close_trial,
     ledger_of,
+    rung_steps,
     saved_steps,
     trained_config,
     trial_folder,
@@ -151,13 +152,6 @@ def search(
         _begin(root, given)
         with Study(root / STUDY, _sweep(given), first_rung=rung_steps(given)[0]) as study:
             return _Driver(root, given, study, engine, on_trial).run(budget)
-
-
-def rung_steps(plan: RunFile) -> tuple[int, ...]:
-    """Return the steps after which a trial is scored: its rungs, and its end."""
-    sweep, total = _sweep(plan), plan.ppo.total_steps
-    first = total // sweep.reduction_factor**sweep.rungs
-    return (*(first * sweep.reduction_factor**rung for rung in range(sweep.rungs)), total)
 
 
 class _Driver:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import in_parts
 from stormsail.algorithms.fit import Interrupted
 from stormsail.algorithms.population.config import RunFile, SweepConfig, with_values
 from stormsail.algorithms.population.fitness import fitness
@@ -78,6 +79,13 @@ def saved_steps(root: Path, number: int) -> int | None:
     return steps[-1] if steps else None
 
 
+def rung_steps(plan: RunFile) -> tuple[int, ...]:
+    """Return the steps after which a trial is scored: its rungs, and its end."""
+    sweep, total = plan.search or SweepConfig(), plan.ppo.total_steps
+    first = total // sweep.reduction_factor**sweep.rungs
+    return (*(first * sweep.reduction_factor**rung for rung in range(sweep.rungs)), total)
+
+
 def advance(job: Job) -> Outcome:
     """Train a trial to its next rung, or what is left of the way, and score it there.
 
@@ -97,7 +105,7 @@ def advance(job: Job) -> Outcome:
     clock = SystemClock()
     begun = clock.monotonic_ns()
     plan = load_saved(RunFile, job.root / CONFIG)
-    config = with_values(plan.training(), job.values)
+    config = in_parts(with_values(plan.training(), job.values), rung_steps(plan)[0])
     place = trial_folder(job.root, job.member)
     require_plugins(place)
     bound = binding(config)

@@ -1,8 +1,7 @@
 """Metrics of the epochs: losses, probability ratios, KL divergence, gradients."""
 
 import math
-from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -10,37 +9,52 @@ from torch import Tensor, nn
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.telemetry.values import Values, largest, mean, share
 from stormsail.algorithms.update.adversary import attacked_count
-from stormsail.algorithms.update.epochs import EpochReport, MinibatchReport
+from stormsail.algorithms.update.epochs import Minibatches
 from stormsail.algorithms.update.losses import Sums
-from stormsail.functional.statistics import percentile
+from stormsail.functional.statistics import percentiles
 
 Held: TypeAlias = nn.Module | list[nn.Parameter]
 """Parameters whose gradients are measured together."""
+
+PRE_CLIP, POST_CLIP = "train/grad_norm_pre_clip", "train/grad_norm_post_clip"
 
 STOP_RULES = ("", "absolute", "consecutive", "fraction")
 """Rules that end the epochs; `train/kl_stop_reason` is the place in this list."""
 
 
-def summed(reports: list[MinibatchReport]) -> Sums:
-    """Return the sums over all minibatches; the largest of what is a maximum."""
-    columns = zip(*(report.sums for report in reports), strict=True)
-    total = Sums(*(torch.stack(column).sum(0) for column in columns))
-    largest_one = torch.stack([report.sums.log_ratio_max for report in reports]).max()
-    return total._replace(log_ratio_max=largest_one)
+class Totals(NamedTuple):
+    """What all minibatches found together."""
+
+    sums: Sums
+    """The largest of what is a maximum."""
+    mean: Sums
+    """Each of them for one of the samples that were used, float64; NaN without any."""
 
 
-def losses(ppo: Ppo, update: Update, sums: Sums) -> Values:
+def summed(minibatches: Minibatches) -> Totals:
+    """Return sums and means over all minibatches, those of one type in few calls."""
+    columns = minibatches.sums._asdict()
+    weight = minibatches.sums.weight.sum()
+    single = {name: column for name, column in columns.items() if column.ndim == 1}
+    total = {name: column.sum(0) for name, column in columns.items() if name not in single}
+    average = {name: share(part, weight) for name, part in total.items()}
+    for kind in dict.fromkeys(column.dtype for column in single.values()):
+        names = [name for name, column in single.items() if column.dtype == kind]
+        row = torch.stack([single[name] for name in names]).sum(1)
+        total |= zip(names, row.unbind(), strict=True)
+        average |= zip(names, share(row, weight).unbind(), strict=True)
+    total["log_ratio_max"] = minibatches.sums.log_ratio_max.max()
+    return Totals(Sums(**total), Sums(**average))
+
+
+def losses(ppo: Ppo, update: Update, totals: Totals) -> Values:
     """Return the mean of every term of the loss over all samples of all epochs."""
-    now = update.now
-
-    def average(part: Tensor) -> Tensor:
-        return share(part, sums.weight)
-
-    surrogate, imitation = average(sums.policy), average(sums.bc)
-    penalty = now.kl_beta * average(sums.analytic_kl)
-    by_critic = [average(part) for part in sums.value_by_critic.unbind()]
+    now, average = update.now, totals.mean
+    surrogate, imitation = average.policy, average.bc
+    penalty = now.kl_beta * average.analytic_kl
+    by_critic = average.value_by_critic.unbind()
     values: Values = {
-        "train/loss": average(sums.loss),
+        "train/loss": average.loss,
         "train/policy_loss": surrogate + now.bc_coef * imitation + penalty,
         "train/policy_loss_ppo": surrogate,
         "train/policy_loss_bc": imitation,
@@ -48,59 +62,64 @@ def losses(ppo: Ppo, update: Update, sums: Sums) -> Values:
         "train/policy_loss_kl_penalty": penalty,
         "train/policy_bc_coef": now.bc_coef,
         "train/policy_bc_vs_ppo_ratio": share((now.bc_coef * imitation).abs(), surrogate.abs()),
-        "train/value_loss": average(sums.value),
-        "train/entropy_loss": -average(sums.entropy),
-        "train/policy_entropy": average(sums.entropy),
+        "train/value_loss": average.value,
+        "train/entropy_loss": -average.entropy,
+        "train/policy_entropy": average.entropy,
     }
     if ppo.agent.spec.critic.kind == "quantile":
-        values["train/quantile_crossing_frac"] = average(sums.crossing)
+        values["train/quantile_crossing_frac"] = average.crossing
     if len(by_critic) == 2:
         values |= {
             "train/twin_critics/critic_1_loss": by_critic[0],
             "train/twin_critics/critic_2_loss": by_critic[1],
             "train/twin_critics/loss_diff": by_critic[0] - by_critic[1],
-            "train/twin_critics/value_gap": average(sums.value_gap),
+            "train/twin_critics/value_gap": average.value_gap,
         }
     return values
 
 
-def ratios(sums: Sums) -> Values:
+def ratios(totals: Totals) -> Values:
     """Return statistics of the probability ratios."""
-    log_mean, excess = (share(part, sums.weight) for part in (sums.log_ratio, sums.ratio_excess))
-    log_square = share(sums.log_ratio_square, sums.weight)
-    excess_square = share(sums.ratio_excess_square, sums.weight)
-    clipped = share(sums.clipped, sums.weight)
+    sums, average = totals
+    log_mean, excess = average.log_ratio, average.ratio_excess
+    clipped = average.clipped
     return {
         "train/log_ratio_mean": log_mean,
-        "train/log_ratio_std": (log_square - log_mean.square()).clamp(min=0.0).sqrt(),
+        "train/log_ratio_std": _deviation(average.log_ratio_square, log_mean),
         "train/log_ratio_max_abs": sums.log_ratio_max,
-        "train/log_ratio_extreme_fraction": share(sums.extreme, sums.weight),
+        "train/log_ratio_extreme_fraction": average.extreme,
         "train/log_ratio_nan_count": sums.nan,
         "train/log_ratio_inf_count": sums.inf,
         "train/ratio_mean": 1.0 + excess,
-        "train/ratio_std": (excess_square - excess.square()).clamp(min=0.0).sqrt(),
+        "train/ratio_std": _deviation(average.ratio_excess_square, excess),
         "train/clip_fraction": clipped,
         "train/clip_active_frac/ratio": clipped,
-        "train/clip_active_frac/vf": share(sums.vf_clipped, sums.weight),
-        "train/clip_active_frac/quantile": share(sums.huber_linear, sums.weight),
+        "train/clip_active_frac/vf": average.vf_clipped,
+        "train/clip_active_frac/quantile": average.huber_linear,
     }
 
 
-def divergence(ppo: Ppo, update: Update, sums: Sums) -> Values:
+def _deviation(square: Tensor, mean: Tensor) -> Tensor:
+    """Return the deviation of a mean and a mean square; rounding may make their gap negative."""
+    return (square - mean.square()).clamp(min=0.0).sqrt()
+
+
+def divergence(ppo: Ppo, update: Update, average: Sums) -> Values:
     """Return the KL divergence of the update and the state of its control."""
     seen = torch.tensor(update.learned.divergence, dtype=torch.float64)
     every = torch.ones_like(seen, dtype=torch.bool)
+    middle, high = percentiles(seen, every, levels=(0.5, 0.9)).unbind()
     config, control = ppo.config.kl, ppo.kl
     target = math.nan if config.target_kl is None else config.target_kl
-    average = math.nan if control.average is None else control.average
+    moving = math.nan if control.average is None else control.average
     return {
-        "train/approx_kl": share(sums.kl, sums.weight),
-        "train/approx_kl_raw": -share(sums.log_ratio, sums.weight),
-        "train/approx_kl_median": percentile(seen, every, level=0.5),
-        "train/approx_kl_p90": percentile(seen, every, level=0.9),
+        "train/approx_kl": average.kl,
+        "train/approx_kl_raw": -average.log_ratio,
+        "train/approx_kl_median": middle,
+        "train/approx_kl_p90": high,
         "train/approx_kl_max": largest(seen, every),
-        "train/approx_kl_ema": average,
-        "train/kl_analytic": share(sums.analytic_kl, sums.weight),
+        "train/approx_kl_ema": moving,
+        "train/kl_analytic": average.analytic_kl,
         "train/kl_target": target,
         "train/kl_exceed_fraction": share((seen > target).sum(), every.sum()),
         "train/kl_early_stop": float(update.learned.stopped != ""),
@@ -166,67 +185,55 @@ def steps(ppo: Ppo, update: Update, sums: Sums) -> Values:
     """Return the number and size of minibatches and steps."""
     learned, config = update.learned, ppo.config.ppo
     length = config.sequence_length or config.n_steps
-    taken = [report for report in learned.minibatches if not report.skipped]
-    stepped = _stepped(learned)
+    minibatches = learned.minibatches
+    taken = len(_taken(minibatches))
+    stepped = _stepped(minibatches)
     return {
         "train/epochs": float(learned.epochs),
-        "train/minibatches": float(len(learned.minibatches)),
-        "train/minibatches_skipped": float(len(learned.minibatches) - len(taken)),
+        "train/minibatches": float(len(minibatches)),
+        "train/minibatches_skipped": float(len(minibatches) - taken),
         "train/optimizer_steps": stepped.sum(),
         "train/steps_refused": (~stepped).sum(),
         "train/expected_batch_size": float(config.batch_size * length),
-        "train/actual_batch_size": sums.weight.double() / max(len(taken), 1),
+        "train/actual_batch_size": sums.weight.double() / max(taken, 1),
         "train/microbatch_size": float((config.microbatch_size or config.batch_size) * length),
-        "train/grad_accum_steps": float(
-            max((report.micro_batches for report in learned.minibatches), default=0)
-        ),
+        "train/grad_accum_steps": float(max(minibatches.micro_batches)),
     }
 
 
 def gradients(ppo: Ppo, update: Update) -> Values:
     """Return norms of gradients: means over the steps that were taken, and the largest."""
-    taken = [report for report in update.learned.minibatches if not report.skipped]
-    stepped = _stepped(update.learned)
-    values: Values = {}
-    for name, label in (
-        ("raw_norm", "grad_norm_raw"),
-        ("grad_norm_pre_clip", "grad_norm_pre_clip"),
-        ("grad_norm_post_clip", "grad_norm_post_clip"),
-    ):
-        norms = _stacked([getattr(report.gradient, name) for report in taken], stepped)
-        values[f"train/{label}"] = mean(torch.where(stepped, norms, 0.0), stepped.double())
-        if name != "raw_norm":
-            values[f"train/{label}_max"] = largest(norms, stepped)
-    order = _order(ppo)
-    for label, module in _watched(ppo).items():
-        norms = module_norms(ppo, module, taken, order=order)
-        values[label] = mean(torch.where(stepped, norms, 0.0), stepped.double())
+    minibatches = update.learned.minibatches
+    stepped, watched = _stepped(minibatches), _watched(ppo)
+    norms = _norms(ppo, minibatches, [*watched.values()])
+    labels = ("train/grad_norm_raw", PRE_CLIP, POST_CLIP, *watched)
+    averages = share(torch.where(stepped, norms, 0.0).sum(1), stepped.sum())
+    values: Values = dict(zip(labels, averages.unbind(), strict=True))
+    for label, row in ((PRE_CLIP, norms[1]), (POST_CLIP, norms[2])):
+        values[f"{label}_max"] = largest(row, stepped)
     first, second = (values.get(f"train/critic{n}_grad_norm") for n in (1, 2))
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         values["train/critics_grad_ratio"] = share(first, second)
-    return values | _scaled(ppo, taken)
+    return values
 
 
-def module_norms(
-    ppo: Ppo, module: Held, taken: list[MinibatchReport], *, order: dict[int, int] | None = None
-) -> Tensor:
-    """Return the raw gradient norm of a module's own tensors at each step, each counted once.
+def _norms(ppo: Ppo, minibatches: Minibatches, watched: list[Held]) -> Tensor:
+    """Return the norms of all gradients raw, before and after the clip, and of parts, [3 + W, M].
 
-    The tensors are found by identity, not by name: sqrt(sum of squares) over what the module
-    holds, whatever it is called and however it is nested. `order` is that of `_order`, for many
-    modules of one learner.
+    Raw gradient norms of a module's own tensors at each step that was not skipped, each counted
+    once. The tensors are found by identity, not by name: sqrt(sum of squares) over what the module
+    holds, whatever it is called and however it is nested.
     """
-    places = _places(module, _order(ppo) if order is None else order)
-    if not taken or not places:
-        return torch.zeros(len(taken), dtype=torch.float64)
-    norms = torch.stack([report.gradient.norms for report in taken]).double()
-    return norms[:, places].square().sum(-1).sqrt()
+    taken, report = _taken(minibatches), minibatches.gradient
+    whole = (report.raw_norm, report.grad_norm_pre_clip, report.grad_norm_post_clip)
+    own, order = _rows(report.norms, taken).double(), _order(ppo)
+    parts = [own[:, _places(held, order)].square().sum(-1).sqrt() for held in watched]
+    return torch.stack([*(_rows(column, taken).double() for column in whole), *parts])
 
 
 def _order(ppo: Ppo) -> dict[int, int]:
     """Return the place of each parameter in a report, by identity."""
-    order = {name: place for place, name in enumerate(ppo.pipeline.names)}
-    return {id(value): order[name] for name, value in ppo.agent.named_parameters()}
+    return {id(tensor): place for place, tensor in enumerate(ppo.pipeline.tensors)}
 
 
 def _places(module: Held, order: dict[int, int]) -> list[int]:
@@ -256,40 +263,41 @@ def _watched(ppo: Ppo) -> dict[str, Held]:
     return modules
 
 
-def _scaled(ppo: Ppo, taken: list[MinibatchReport]) -> Values:
-    """Return the norms of the critics' last gradients after the scaler's factors, where it runs."""
-    scaler = ppo.pipeline.scaler
-    if scaler is None:
-        return {}
-    factors = ppo.recorder("factors of the scaler", partial(_factors, ppo), ())
-    if taken:
-        factors = factors.to(taken[-1].gradient.norms.device)  # once: each move is a wait
-    values: Values = {}
-    order = _order(ppo)
-    for number, head in enumerate(ppo.agent.network.critic.heads, start=1):
-        places = _places(head, order)
-        label = f"train/critic{number}_grad_norm_scaled"
-        if not taken:
-            values[label] = math.nan
-            continue
-        last = taken[-1].gradient.norms.double()
-        values[label] = (last[places] * factors[places]).square().sum().sqrt()
-    return values
+def scaled(ppo: Ppo, norms: Tensor, factors: Tensor) -> Values:
+    """Return the norms of the critics' last gradients after the scaler's factors.
+
+    Args:
+        ppo: the learner.
+        norms: of each tensor's last raw gradient, float64 [P].
+        factors: of the scaler, float64 [P].
+    """
+    order, product = _order(ppo), norms * factors
+    return {
+        f"train/critic{number}_grad_norm_scaled": product[_places(head, order)]
+        .square()
+        .sum()
+        .sqrt()
+        for number, head in enumerate(ppo.agent.network.critic.heads, start=1)
+    }
 
 
-def _factors(ppo: Ppo, _: tuple[()]) -> Tensor:
-    """Return the scaler's factor of every tensor in the order of a report, float64 [P]."""
-    if ppo.pipeline.scaler is None:
-        raise LookupError("no scaler, so no factors")
-    own = ppo.pipeline.scaler.factors()
-    return torch.stack([own[name] for name in ppo.pipeline.names]).double()
+def last_norms(minibatches: Minibatches) -> Tensor:
+    """Return the norms of the last raw gradients that were not skipped, float64; NaN without."""
+    taken, norms = _taken(minibatches), minibatches.gradient.norms
+    if not taken:
+        return torch.full_like(norms[0], torch.nan, dtype=torch.float64)
+    return norms[taken[-1]].double()
 
 
-def _stepped(learned: EpochReport) -> Tensor:
+def _taken(minibatches: Minibatches) -> list[int]:
+    """Return the places of the minibatches that were not skipped."""
+    return [place for place, skipped in enumerate(minibatches.skipped) if not skipped]
+
+
+def _stepped(minibatches: Minibatches) -> Tensor:
     """Return which of the minibatches that were not skipped led to a step, bool [M]."""
-    flags = [report.gradient.stepped for report in learned.minibatches if not report.skipped]
-    return torch.stack(flags) if flags else torch.zeros(0, dtype=torch.bool)
+    return _rows(minibatches.gradient.stepped, _taken(minibatches))
 
 
-def _stacked(parts: list[Tensor], like: Tensor) -> Tensor:
-    return torch.stack(parts).double() if parts else torch.zeros_like(like, dtype=torch.float64)
+def _rows(column: Tensor, taken: list[int]) -> Tensor:
+    return column if len(taken) == len(column) else column[taken]

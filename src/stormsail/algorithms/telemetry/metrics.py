@@ -5,7 +5,7 @@ once.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -16,8 +16,9 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.telemetry import learning, risk, rollout
 from stormsail.algorithms.telemetry.values import Values
+from stormsail.algorithms.update.graphs import waiting_allowed
 from stormsail.algorithms.update.return_statistics import std_at_cap
-from stormsail.optim.vgs.scaler import VarianceGradientScaler
+from stormsail.optim.pipeline import GradientPipeline
 
 CLIPS = {"norm": 0.01, "vf": 0.3, "limit": 0.01, "quantile": 0.5, "ratio": 0.3}
 """Bounds whose use is counted, with the largest use that is usual. `train/clip_dominant` is 1 plus
@@ -105,6 +106,9 @@ def measured(ppo: Ppo, seen: rollout.Seen) -> Packed:
         **rollout.memory(seen.memory, seen.rollout),
         **rollout.observations(ppo, seen),
     }
+    symbols = rollout.groups(ppo, seen.rollout)
+    if symbols is not None:
+        values |= rollout.grouped(seen.rollout, seen.estimates, symbols)
     if seen.risk is not None:
         values |= risk.spread(seen.risk, seen.rollout.weight)
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
@@ -113,9 +117,21 @@ def measured(ppo: Ppo, seen: rollout.Seen) -> Packed:
     return packed(tensors)
 
 
-def scaler_metrics(scaler: VarianceGradientScaler, _: tuple[()]) -> Packed:
+class Scaled(NamedTuple):
+    """What the gradient scaler says of itself."""
+
+    packed: Packed
+    factors: Tensor
+    """Of every tensor in the order of a report, float64 [P]."""
+
+
+def scaler_metrics(pipeline: GradientPipeline, _: tuple[()]) -> Scaled:
     """Return the metrics of the gradient scaler, whose state stays in place."""
-    return packed(scaler.metrics())
+    if pipeline.scaler is None:
+        raise LookupError("no scaler, so no metrics of it")
+    own = pipeline.scaler.factors()
+    factors = torch.stack([own[name] for name in pipeline.names]).double()
+    return Scaled(packed(pipeline.scaler.metrics()), factors)
 
 
 def packed(values: Mapping[str, Tensor]) -> Packed:
@@ -129,13 +145,30 @@ def packed(values: Mapping[str, Tensor]) -> Packed:
     return Packed(tuple(names), torch.cat(rows))
 
 
-@torch.no_grad()
+class Launched(NamedTuple):
+    """Metrics of an update that a device may still compute; nothing of them was read."""
+
+    known: dict[str, float]
+    """Those that the host knows."""
+    parts: tuple[Packed, ...]
+    factors: Tensor | None
+    """As `Scaled.factors`; None without a scaler."""
+    norms: Tensor
+    """Of the last raw gradients, as `learning.last_norms`."""
+
+
 def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
     """Return every metric of the last update, sorted by name.
 
     The names depend on the configuration and on the task, not on what happened. A number that is
     not finite is reported as NaN and counted in `debug/nonfinite_metrics`.
     """
+    return collect(ppo, launch(ppo, update))[0]
+
+
+@torch.no_grad()
+def launch(ppo: Ppo, update: Update) -> Launched:
+    """Begin the metrics of the last update, whose tensors must stay as they are until `collect`."""
     seen = rollout.Seen(
         update.rollout,
         update.estimates,
@@ -149,16 +182,20 @@ def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
         ppo.env_state.memory,
         None if update.risk is None else update.risk.risk,
     )
-    on_device = ppo.recorder("metrics", partial(measured, ppo), seen)
-    sums = learning.summed(update.learned.minibatches)
+    parts = [ppo.recorder("metrics", partial(measured, ppo), seen)]
+    factors = None
+    if ppo.pipeline.scaler is not None:
+        function = partial(scaler_metrics, ppo.pipeline)
+        scaler, factors = ppo.recorder("metrics of the scaler", function, ())
+        parts.append(scaler)
+    totals = learning.summed(update.learned.minibatches)
     values: Values = {
-        **learning.losses(ppo, update, sums),
-        **learning.ratios(sums),
-        **learning.divergence(ppo, update, sums),
-        **learning.steps(ppo, update, sums),
+        **learning.losses(ppo, update, totals),
+        **learning.ratios(totals),
+        **learning.divergence(ppo, update, totals.mean),
+        **learning.steps(ppo, update, totals.sums),
         **learning.gradients(ppo, update),
-        **learning.adversary(ppo, update, sums),
-        **rollout.grouped(update),
+        **learning.adversary(ppo, update, totals.sums),
         **rollout.spreads(ppo),
         **schedules(ppo, update),
         **entropy(ppo, update),
@@ -166,13 +203,43 @@ def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
         **settings(ppo),
         **risk.risk(ppo, update),
     }
-    read = _read(values) | _read_packed(on_device)
-    if ppo.pipeline.scaler is not None:
-        function = partial(scaler_metrics, ppo.pipeline.scaler)
-        read |= _read_packed(ppo.recorder("metrics of the scaler", function, ()))
+    if rollout.groups(ppo, update.rollout) is None:  # the device has to be asked
+        values |= rollout.grouped(update.rollout, update.estimates, None)
+    known = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    parts += [
+        packed({name: value for name, value in tensors.items() if value.device == device})
+        for device in dict.fromkeys(value.device for value in tensors.values())
+    ]
+    norms = learning.last_norms(update.learned.minibatches)
+    return Launched(known, tuple(parts), factors, norms)
+
+
+@torch.no_grad()
+def collect(
+    ppo: Ppo, launched: Launched, flags: Sequence[Tensor] = ()
+) -> tuple[dict[str, float], list[bool]]:
+    """Wait for metrics, once; return them, and what flags of a device say that are read with them.
+
+    Args:
+        ppo: the learner.
+        launched: its metrics.
+        flags: tensors without dimensions.
+    """
+    known, parts, factors, norms = launched
+    chosen = [flag.double().reshape(1) for flag in flags]
+    scaler = [] if factors is None else [factors, norms]
+    rows = _read([*(part.row for part in parts), *chosen, *scaler])
+    read = dict(known)
+    for part, row in zip(parts, rows, strict=False):
+        read |= zip(part.names, row.tolist(), strict=True)
+    if factors is not None:
+        values = learning.scaled(ppo, norms=rows[-1], factors=rows[-2])
+        read |= {name: float(value) for name, value in values.items()}
     read |= win_rate_bounds(int(read["rollout/wins"]), int(read["rollout/episodes"]))
     read["train/clip_dominant"] = dominant_clip(read)
-    return finite(read)
+    said = rows[len(parts) : len(parts) + len(flags)]
+    return finite(read), [bool(row) for row in said]
 
 
 def schedules(ppo: Ppo, update: Update) -> Values:
@@ -325,16 +392,14 @@ def finite(values: dict[str, float]) -> dict[str, float]:
     return dict(sorted(clean.items()))
 
 
-def _read_packed(values: Packed) -> dict[str, float]:
-    """Wait for a row of metrics."""
-    return dict(zip(values.names, values.row.tolist(), strict=True))
-
-
-def _read(values: Values) -> dict[str, float]:
-    """Read all tensors at once: one row of those of each device."""
-    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    read: dict[str, float] = {}
-    for device in dict.fromkeys(value.device for value in tensors.values()):
-        own = packed({name: value for name, value in tensors.items() if value.device == device})
-        read |= _read_packed(own)
-    return {name: read[name] if name in read else float(value) for name, value in values.items()}
+def _read(rows: Sequence[Tensor]) -> list[Tensor]:
+    """Return rows of float64 on the host: one wait for all of a device."""
+    read: dict[int, Tensor] = {}
+    for device in dict.fromkeys(row.device for row in rows):
+        places = [place for place, row in enumerate(rows) if row.device == device]
+        own = torch.cat([rows[place] for place in places])
+        if device.type != "cpu":
+            with waiting_allowed():
+                own = own.cpu()
+        read |= zip(places, own.split([len(rows[place]) for place in places]), strict=True)
+    return [read[place] for place in range(len(rows))]

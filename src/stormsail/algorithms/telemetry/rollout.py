@@ -6,14 +6,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.ppo import Ppo, Update
+from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.telemetry.values import Values, largest, mean, share
 from stormsail.algorithms.update.critic_targets import atom_weights
 from stormsail.algorithms.update.estimates import Estimates, deviation
+from stormsail.algorithms.update.graphs import waiting_allowed
 from stormsail.algorithms.update.rollout import REPORTED, Rollout
+from stormsail.core.task import symbols
 from stormsail.functional import advantage, categorical, quantile, risk, statistics
 from stormsail.functional.advantage import RunningMoments
-from stormsail.functional.statistics import Moments, percentile, weighted_std
+from stormsail.functional.statistics import Moments, percentile, percentiles, weighted_std
 from stormsail.modules.agent import Agent
 
 SATURATED = 0.95
@@ -47,18 +49,20 @@ def episodes(rollout: Rollout) -> Values:
     total = rollout.return_so_far.double() + rollout.reward.double()
     won = ended & (total > 0.0)
     flags = ended.double()
+    fast, slow = percentiles(rollout.length.double(), won, levels=(0.5, 0.9)).unbind()
+    low, middle = percentiles(total, ended, levels=(0.05, 0.5)).unbind()
     return {
         "rollout/episodes": ended.sum(),
         "rollout/wins": won.sum(),
         "rollout/win_rate": share(won.sum(), ended.sum()),
         "rollout/steps_to_win_mean": mean(rollout.length, won.double()),
-        "rollout/steps_to_win_p50": percentile(rollout.length.double(), won, level=0.5),
-        "rollout/steps_to_win_p90": percentile(rollout.length.double(), won, level=0.9),
+        "rollout/steps_to_win_p50": fast,
+        "rollout/steps_to_win_p90": slow,
         "rollout/episode_return_mean": mean(total, flags),
         "rollout/episode_return_std": weighted_std(total, flags),
         "rollout/episode_return_min": -largest(-total, ended),
-        "rollout/episode_return_p05": percentile(total, ended, level=0.05),
-        "rollout/episode_return_p50": percentile(total, ended, level=0.5),
+        "rollout/episode_return_p05": low,
+        "rollout/episode_return_p50": middle,
         "rollout/episode_return_max": largest(total, ended),
         "rollout/episode_length_mean": mean(rollout.length, flags),
         "rollout/terminated": rollout.terminated.sum(),
@@ -141,12 +145,25 @@ def explained(seen: Seen) -> Values:
     }
 
 
-def grouped(update: Update) -> Values:
-    """Return how well the values predicted the returns of each symbol; waits for their number."""
-    rollout = update.rollout
+def groups(ppo: Ppo, rollout: Rollout) -> int | None:
+    """Return the number of symbols of a rollout's samples, 1 without any; None where it is open."""
+    names = symbols(ppo.task)
+    if "symbol" not in rollout.info:
+        return 1
+    return None if names is None else len(names)
+
+
+def grouped(rollout: Rollout, estimates: Estimates, count: int | None) -> Values:
+    """Return how well the values predicted the returns of each symbol.
+
+    Args:
+        rollout: its samples.
+        estimates: values and returns.
+        count: of symbols; None asks the device for it.
+    """
     symbol = rollout.info.get("symbol", torch.zeros_like(rollout.length))
     grouped = grouped_explained_variance(
-        update.estimates.returns, update.estimates.value, rollout.weight, symbol
+        estimates.returns, estimates.value, rollout.weight, symbol, count=count
     )
     known = ~grouped.isnan()
     return {
@@ -172,38 +189,46 @@ def correlation(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
 
 
 def grouped_explained_variance(
-    target: Tensor, value: Tensor, weight: Tensor, group: Tensor
+    target: Tensor, value: Tensor, weight: Tensor, group: Tensor, *, count: int | None = None
 ) -> Tensor:
     """Return the explained variance within each group, [G]; NaN where it means nothing.
 
     By the rule of `statistics.explained_variance`: fewer than two entries, or no spread.
+
+    Args:
+        target: returns.
+        value: what was predicted.
+        weight: of each entry.
+        group: label of each, int64; with a count 0 to G - 1.
+        count: number of groups G; None takes the labels that there are, and waits for them.
     """
-    groups, place = group.flatten().unique(return_inverse=True)
+    place = group.flatten()
+    if count is None:
+        with waiting_allowed():
+            labels, place = place.unique(return_inverse=True)
+        count = len(labels)
     used = weight.flatten() > 0.0
     mass = torch.where(used, weight.flatten(), 0.0).double()
 
-    few = mass.is_cuda and len(groups) <= FEW_GROUPS
-    member = (
-        (place == torch.arange(len(groups), device=place.device)[:, None]).double()
-        if few
-        else place
-    )
+    few = mass.is_cuda and count <= FEW_GROUPS
+    member = (place == torch.arange(count, device=place.device)[:, None]).double() if few else place
 
     def per_group(x: Tensor) -> Tensor:
         if few:  # a million additions to a handful of places wait for each other
             sums: Tensor = member @ x
             return sums
-        return mass.new_zeros(len(groups)).index_add_(0, place, x)
+        return mass.new_zeros(count).index_add_(0, place, x)
+
+    total = per_group(mass)
+    total = torch.where(total > 0.0, total, 1.0)
 
     def variance(x: Tensor) -> Tensor:
         known = torch.where(used, x.flatten().double(), 0.0)
-        total = per_group(mass)
-        total = torch.where(total > 0.0, total, 1.0)
         centred = known - (per_group(mass * known) / total)[place]
         return per_group(mass * centred.square()) / total
 
     sizes = torch.where(used, target.flatten().abs(), 0.0)
-    largest_of = sizes.new_zeros(len(groups)).scatter_reduce_(0, place, sizes, "amax")
+    largest_of = sizes.new_zeros(count).scatter_reduce_(0, place, sizes, "amax")
     wanted, missed = variance(target), variance(target.double() - value.double())
     has_spread = wanted > statistics.least_variance(largest_of)
     meaningful = (per_group(used.double()) > 1.0) & has_spread

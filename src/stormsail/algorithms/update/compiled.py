@@ -26,8 +26,11 @@ from stormsail.core.machine_code.graph_compiler import TensorFunction, compile_i
 from stormsail.core.task import Task, is_capturable
 from stormsail.functional.kernels.lstm_rows import SOURCE, LstmRows
 from stormsail.modules.agent import Agent
+from stormsail.optim.fused import whole_step
+from stormsail.optim.pipeline import GradientPipeline
 
 INSTEAD = "set `compile_update` to false"
+NO_COMPILER = f"no C++ compiler is found. Install one, or {INSTEAD}"
 
 
 def row_obstacle(task: Task[Any], config: TrainConfig) -> str | None:
@@ -49,6 +52,14 @@ def _precision_obstacle(config: TrainConfig) -> str | None:
     if config.precision == "float32":
         return None
     return f"`precision` is `{config.precision}`, and only float32 is compiled"
+
+
+def call_whole_steps(pipeline: GradientPipeline) -> None:
+    """Let the steps of the optimizer be machine code; where there is no compiler, say so."""
+    try:
+        pipeline.call_whole_steps(compiled_library(whole_step.SOURCE, instead=INSTEAD))
+    except ConfigError as error:
+        tell_eager("steps of the optimizer", str(error).splitlines()[0], without=COMPILER)
 
 
 _FIELDS = tuple(field.name for field in fields(Batch))
@@ -88,12 +99,7 @@ class CompiledRow:
             initial = agent.initial_memory(task.batch)  # within: it may be learned
             done = played(task, agent, initial, generators, _nested(begins, iter(tensors)))
             self._row, self._output = list(done.row), list(done.output)
-            return [
-                *_flat(done.after),
-                done.memory,
-                *done.row.values(),
-                *done.output.values(),
-            ]
+            return [*_flat(done.after), *done.row.values(), *done.output.values()]
 
         self._run = compile_in_place(run, flat, instead=INSTEAD)
 
@@ -101,11 +107,10 @@ class CompiledRow:
         """Take a step."""
         made = self._run(*_flat(env_state))
         width = self._width
-        place = width + 1 + len(self._row)
+        place = width + len(self._row)
         return Played(
             _nested(self._form, iter(made)),
-            made[width],
-            dict(zip(self._row, made[width + 1 : place], strict=True)),
+            dict(zip(self._row, made[width:place], strict=True)),
             dict(zip(self._output, made[place:], strict=True)),
         )
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.update.epochs import (
     EpochReport,
-    MinibatchReport,
+    Minibatches,
     OnRefusal,
     OnStep,
     accumulate,
@@ -105,26 +105,23 @@ class _Layout(NamedTuple):
         parts = result.parts()
         return _Layout(tuple(part.shape for part in parts), tuple(part.dtype for part in parts))
 
-    def read(self, table: Tensor) -> list[_Found]:
-        """Return what each row says, in the types that it was found in."""
+    def read(self, table: Tensor) -> _Found:
+        """Return what the rows say, as columns [M, ...] in the types that it was found in."""
         order = [
             place
             for kind in dict.fromkeys(self.kinds)
             for place, own in enumerate(self.kinds)
             if own == kind
         ]
-        pieces = table.split([self.shapes[place].numel() for place in order], 1)
-        columns: dict[int, tuple[Tensor, ...]] = {
-            place: piece.reshape(-1, *self.shapes[place]).to(self.kinds[place]).unbind()
-            for place, piece in zip(order, pieces, strict=True)
-        }
+        pieces = table.t().contiguous().split([self.shapes[place].numel() for place in order])
+        columns: dict[int, Tensor] = {}
+        for place, piece in zip(order, pieces, strict=True):
+            column = piece.to(self.kinds[place])
+            shape = self.shapes[place]
+            columns[place] = column.t().reshape(-1, *shape).contiguous() if shape else column[0]
         width = len(Sums._fields)
-        return [
-            _Found(ended, skipped, Sums(*rest[:width]), GradientReport(*rest[width:]))
-            for ended, skipped, *rest in zip(
-                *(columns[place] for place in range(len(columns))), strict=True
-            )
-        ]
+        ended, skipped, *rest = (columns[place] for place in range(len(columns)))
+        return _Found(ended, skipped, Sums(*rest[:width]), GradientReport(*rest[width:]))
 
 
 class DeviceEpochs:
@@ -211,29 +208,29 @@ class DeviceEpochs:
                 rows.append(minibatch.run().clone())
                 chosen.append(part)
                 after.append((epoch, [each.get_state() for each in (order, *self._generators)]))
-        table = self._wait(rows, told, begin, (order, *self._generators))
-        reports: list[MinibatchReport] = []
+        found = self._read(self._wait(rows, told, begin, (order, *self._generators)))
+        parts = tuple(self._parts(len(part)) for part in chosen)
+        whole = Minibatches(found.sums, found.gradient, parts, tuple(found.skipped.tolist()))
+        stepped = found.gradient.stepped.tolist()
+        each = (found.sums.kl / found.sums.weight).tolist()
         divergences: list[float] = []
-        begun = 0
-        for result, part, (epoch, states) in zip(self._read(table), chosen, after, strict=True):
+        begun = count = 0
+        for place, (epoch, states) in enumerate(after):
             if begun == epoch:
                 control.begin_epoch(epoch)
                 begun += 1
-            report = MinibatchReport(
-                result.sums, result.gradient, self._parts(len(part)), bool(result.skipped)
-            )
-            reports.append(report)
-            if report.skipped:
+            count = place + 1
+            if whole.skipped[place]:
                 continue
-            if bool(report.gradient.stepped):
+            if stepped[place]:
                 on_step()
             else:
-                on_refusal(select(kept, part), report)
-            divergences.append(float(report.sums.kl / report.sums.weight))
+                on_refusal(select(kept, chosen[place]), whole[place])
+            divergences.append(each[place])
             if control.stops(divergences[-1]):
                 _put_back((order, *self._generators), states)
                 break
-        return EpochReport(reports, begun, control.reason, divergences)
+        return EpochReport(whole[:count], begun, control.reason, divergences)
 
     def _wait(
         self,
@@ -260,7 +257,7 @@ class DeviceEpochs:
         """Return the number of micro-batches of a minibatch."""
         return -(-sequences // (self._config.ppo.microbatch_size or sequences))
 
-    def _read(self, table: Tensor) -> list[_Found]:
+    def _read(self, table: Tensor) -> _Found:
         if self._layout is None:
             raise LookupError("no minibatch has run")
         return self._layout.read(table)

@@ -5,10 +5,10 @@ micro-batches: every micro-batch adds its weighted sum over the minibatch's weig
 of samples dropped on the way is corrected at the end.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
-from typing import NamedTuple
+from typing import NamedTuple, Self, overload
 
 import torch
 from torch import Tensor
@@ -36,10 +36,50 @@ class MinibatchReport(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class Minibatches(Sequence[MinibatchReport]):
+    """Reports of M minibatches as columns: metrics take few calls for all of them together."""
+
+    sums: Sums
+    """Each [M, ...]."""
+    gradient: GradientReport
+    """Each [M, ...]."""
+    micro_batches: tuple[int, ...]
+    skipped: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, reports: Sequence[MinibatchReport]) -> Self:
+        """Return reports, of which there is at least one, as columns."""
+        sums = zip(*(report.sums for report in reports), strict=True)
+        gradients = zip(*(report.gradient for report in reports), strict=True)
+        return cls(
+            Sums(*(torch.stack(parts) for parts in sums)),
+            GradientReport(*(torch.stack(parts) for parts in gradients)),
+            tuple(report.micro_batches for report in reports),
+            tuple(report.skipped for report in reports),
+        )
+
+    def __len__(self) -> int:
+        return len(self.skipped)
+
+    @overload
+    def __getitem__(self, place: int) -> MinibatchReport: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "Minibatches": ...
+
+    def __getitem__(self, place: int | slice) -> "MinibatchReport | Minibatches":
+        sums = Sums(*(column[place] for column in self.sums))
+        gradient = GradientReport(*(column[place] for column in self.gradient))
+        if isinstance(place, slice):
+            return Minibatches(sums, gradient, self.micro_batches[place], self.skipped[place])
+        return MinibatchReport(sums, gradient, self.micro_batches[place], self.skipped[place])
+
+
+@dataclass(frozen=True, eq=False)
 class EpochReport:
     """Minibatches of an update and why its epochs ended."""
 
-    minibatches: list[MinibatchReport]
+    minibatches: Minibatches
     epochs: int
     """Epochs begun."""
     stopped: str
@@ -116,8 +156,9 @@ def learn(
                 on_refusal(batch, report)
             divergences.append(float(report.sums.kl / report.sums.weight))
             if control.stops(divergences[-1]):
-                return EpochReport(reports, epoch + 1, control.reason, divergences)
-    return EpochReport(reports, config.ppo.n_epochs, "", divergences)
+                whole = Minibatches.of(reports)
+                return EpochReport(whole, epoch + 1, control.reason, divergences)
+    return EpochReport(Minibatches.of(reports), config.ppo.n_epochs, "", divergences)
 
 
 def _minibatches(data: Batch, size: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -245,5 +286,6 @@ def _no_step(pipeline: GradientPipeline, device: torch.device) -> GradientReport
     pipeline.abandon()
     zero = torch.zeros((), device=device)
     none = torch.zeros((), dtype=torch.bool, device=device)
+    count = torch.zeros((), dtype=torch.int64, device=device)
     norms = torch.zeros(len(pipeline.names), device=device)
-    return GradientReport(none, zero, norms, zero, zero, zero)
+    return GradientReport(none, count, norms, zero, zero, zero)

@@ -11,12 +11,10 @@ so a checkpoint saves it as ever, and a resumed run, which records its graphs an
 same numbers. What is drawn while a graph is made is put back.
 """
 
-import gc
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -24,7 +22,9 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.update.graph_streams import recording_stream
 from stormsail.algorithms.update.rollout import EnvState, Rollout, collect
+from stormsail.core import turns
 from stormsail.core.task import Task, is_capturable
 from stormsail.modules.agent import Agent
 
@@ -37,6 +37,15 @@ WARM_UPS = 2
 
 _RECORDING = threading.Lock()
 """One thread at a time records: it waits for the whole device, which must not record meanwhile."""
+
+
+@contextmanager
+def _recording() -> Iterator[None]:
+    """Record alone; whoever records may need a turn to get on, so it is given up while waiting."""
+    with ExitStack() as held:
+        with turns.given_up():
+            held.enter_context(_RECORDING)
+        yield
 
 
 class Graph(Generic[Result]):
@@ -60,23 +69,24 @@ class Graph(Generic[Result]):
         warm_up: Callable[[], object] | None = None,
     ) -> None:
         states = [generator.get_state() for generator in generators]
-        _RECORDING.acquire()
         try:
-            aside = _own_stream(self)
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
-                for _ in range(WARM_UPS):
-                    (warm_up or function)()
-            torch.cuda.current_stream().wait_stream(aside)
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()  # a graph has memory of its own
-            self._graph = torch.cuda.CUDAGraph()
-            for generator in generators:
-                self._graph.register_generator_state(generator)
-            with torch.cuda.graph(self._graph, stream=aside, capture_error_mode="thread_local"):
-                self.result = function()
+            with _recording():
+                self._recorded_on = recording_stream()
+                aside = self._recorded_on.stream
+                aside.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(aside):
+                    for _ in range(WARM_UPS):
+                        (warm_up or function)()
+                torch.cuda.current_stream().wait_stream(aside)
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()  # a graph has memory of its own
+                self._graph = torch.cuda.CUDAGraph()
+                for generator in generators:
+                    self._graph.register_generator_state(generator)
+                with torch.cuda.graph(self._graph, stream=aside, capture_error_mode="thread_local"):
+                    self.result = function()
+                self._recorded_on.graphs.append(self._graph)
         finally:
-            _RECORDING.release()
             for generator, state in zip(generators, states, strict=True):
                 generator.set_state(state)
 
@@ -84,43 +94,6 @@ class Graph(Generic[Result]):
         """Run the function; its results are overwritten by the next call."""
         self._graph.replay()
         return self.result
-
-
-_TAKEN: set[int] = set()
-"""Streams that graphs which are still there were recorded on."""
-
-_STREAMS = 32
-"""Streams of each priority that torch hands out in turn."""
-
-_PRIORITIES = (-1, -2, -3)
-"""Of streams that graphs are recorded on: no other work of ours uses these, so that no thread finds
-its own stream recording."""
-
-
-def _own_stream(owner: object) -> torch.cuda.Stream:
-    """Return a stream that no other living graph was recorded on.
-
-    The workspace of matrix products belongs to a stream, and its address is recorded. Torch frees
-    the workspaces of a stream when a graph that was recorded on it is destroyed, also those that
-    another graph still reads (pytorch/pytorch#193402): with torch's one stream for all recordings,
-    a graph that is made anew, or a learner that is collected, would leave the others with an
-    illegal address.
-    """
-    stream = _free_stream()
-    if stream is None:  # learners that nobody needs may still have theirs
-        gc.collect()
-        stream = _free_stream()
-    if stream is None:  # share one: safe while both live and are not launched at a time
-        stream = torch.cuda.Stream(priority=_PRIORITIES[-1])
-    _TAKEN.add(stream.cuda_stream)
-    weakref.finalize(owner, _TAKEN.discard, stream.cuda_stream)
-    return stream
-
-
-def _free_stream() -> torch.cuda.Stream | None:
-    """Return a stream that no living graph was recorded on; None where all are taken."""
-    handed = (torch.cuda.Stream(priority=each) for each in _PRIORITIES for _ in range(_STREAMS))
-    return next((stream for stream in handed if stream.cuda_stream not in _TAKEN), None)
 
 
 class CapturedRollout:
@@ -348,10 +321,19 @@ def tell_eager(part: str, reason: str, *, without: str = GRAPHS) -> None:
 
 @contextmanager
 def waiting_allowed() -> Iterator[None]:
-    """Let the host wait for the device, where `torch.cuda.set_sync_debug_mode` forbids it."""
+    """Let the host wait for the device, where `torch.cuda.set_sync_debug_mode` forbids it.
+
+    A thread that has a turn gives it up until the device has done what it was given (`core.turns`);
+    what is read inside is there then.
+    """
     if not torch.cuda.is_initialized():
         yield
         return
+    if turns.has_turn():
+        done = torch.cuda.Event(blocking=True)  # sleeps: others need the processor
+        done.record()
+        with turns.given_up():
+            done.synchronize()
     mode = torch.cuda.get_sync_debug_mode()
     if mode == 0:  # nothing is forbidden, and to say so again would warn of a prototype
         yield

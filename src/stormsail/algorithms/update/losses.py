@@ -27,6 +27,7 @@ from stormsail.core.precision import network_precision
 from stormsail.functional import perturbation, policy, risk, statistics, twin
 from stormsail.functional.kernels.devices import may_launch
 from stormsail.functional.kernels.policy_loss import policy_sums
+from stormsail.functional.kernels.sequences import chosen_sequences
 from stormsail.modules.actions import CategoricalHead, grid_log_prob
 from stormsail.modules.agent import Agent
 
@@ -138,7 +139,7 @@ def select(data: Batch, chosen: Tensor, *, held: bool = True) -> Batch:
         if field.name == "predicted" and not held:
             value = value[..., :0]
         axis = 0 if field.name == "memory" else 1
-        parts[field.name] = value.index_select(axis, chosen)
+        parts[field.name] = chosen_sequences(value, chosen, axis)
     return Batch(**parts)
 
 

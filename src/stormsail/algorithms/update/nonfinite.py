@@ -88,13 +88,12 @@ def estimate_arrays(estimates: Estimates) -> list[tuple[str, Tensor]]:
 def first_nonfinite(arrays: Iterable[tuple[str, Tensor]]) -> str | None:
     """Describe the first array with non-finite entries and their number; None if none has any.
 
-    A norm is one pass and one kernel for many arrays. Only where one is not finite all are counted,
-    on their devices, and read at once.
+    Only where one is not finite all are counted, on their devices, and read at once.
     """
     chosen = [
         (name, array) for name, array in arrays if array.is_floating_point() and array.numel()
     ]
-    if not chosen or _all_finite([array for _, array in chosen]):
+    if all(bool(flag) for flag in all_finite([array for _, array in chosen])):
         return None
     device = chosen[0][1].device  # an optimizer may count its steps on the CPU
     bad = [(~array.isfinite()).sum().to(device) for _, array in chosen]
@@ -105,29 +104,37 @@ def first_nonfinite(arrays: Iterable[tuple[str, Tensor]]) -> str | None:
     return None
 
 
-def _all_finite(arrays: list[Tensor]) -> bool:
-    """Return whether the norms of all arrays are finite."""
-    devices = dict.fromkeys(array.device for array in arrays)
-    return all(
-        bool(finite_norms([array for array in arrays if array.device == device]).all())
-        for device in devices
-    )
+def all_finite(arrays: Sequence[Tensor]) -> list[Tensor]:
+    """Return a flag of each device: whether the norms of all floating arrays there are finite.
+
+    A norm is one pass and one kernel for many arrays, and finite only where all of an array is.
+    """
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for array in arrays:
+        if array.numel():
+            by_device.setdefault(array.device, []).append(array)
+    return [finite_norms(own).all() for own in by_device.values()]
 
 
 def finite_norms(arrays: Sequence[Tensor]) -> Tensor:
     """Return which floating arrays of one device are finite, by their types, without empty ones.
 
-    From the largest size of each, which does not overflow where the entries do not.
+    From a norm that does not overflow where the entries do not: the largest size, or on a CPU the
+    Euclidean norm of float32 in float64, which is found in a ninth of the time.
     """
-    full = [array for array in arrays if array.numel()]
-    kinds = dict.fromkeys(array.dtype for array in full)
-    norms = [
-        torch.stack(
-            torch._foreach_norm([each for each in full if each.dtype == kind], math.inf)
-        ).double()
-        for kind in kinds
-    ]
+    kinds: dict[torch.dtype, list[Tensor]] = {}
+    for array in arrays:
+        if array.numel():
+            kinds.setdefault(array.dtype, []).append(array)
+    norms = [torch.stack(_norms(own)).double() for own in kinds.values()]
     return torch.cat(norms).isfinite()
+
+
+def _norms(arrays: list[Tensor]) -> tuple[Tensor, ...]:
+    """Return the norms of arrays of one type and device, see `finite_norms`."""
+    if arrays[0].is_cpu and arrays[0].dtype != torch.float64:
+        return torch._foreach_norm(arrays, 2, dtype=torch.float64)
+    return torch._foreach_norm(arrays, math.inf)
 
 
 def tensors_of(value: object, path: str) -> Iterator[tuple[str, Tensor]]:

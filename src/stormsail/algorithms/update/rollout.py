@@ -6,7 +6,7 @@ without a second forward pass. Row t + 1 itself has weight 0 and its action is i
 begins a new episode and is the first with a reset memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from stormsail.core.task import (
     info_names,
 )
 from stormsail.functional import statistics
+from stormsail.functional.kernels.steady_weights import steady_weights
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
 from stormsail.modules.scale import Held
@@ -123,6 +124,10 @@ LARGE = 1 << 17
 """Numbers of a column from which on it is copied by itself: a call for many columns has too few
 programs for a large one."""
 
+PIECE = 1 << 13
+"""Numbers of a column that one program of a call for many columns copies: on a GPU it has one for
+each tensor that it is given, and the longest is what the call takes."""
+
 
 class _Table:
     """Columns [T, B, ...] that are written row by row, in memory that is taken once.
@@ -142,7 +147,9 @@ class _Table:
         if not self.columns:
             self._open(row)
         for names, places in self._groups:  # one call for a type: few kernels on a GPU
-            torch._foreach_copy_([place[t] for place in places], [row[name] for name in names])
+            torch._foreach_copy_(
+                _pieces(place[t] for place in places), _pieces(row[name] for name in names)
+            )
         for name, own in self._large.items():
             own[t].copy_(row[name])
 
@@ -155,6 +162,17 @@ class _Table:
         for kind in dict.fromkeys(value.dtype for value in small.values()):
             names = [name for name, value in small.items() if value.dtype == kind]
             self._groups.append((names, [self.columns[name].unbind() for name in names]))
+
+
+def _pieces(columns: Iterable[Tensor]) -> list[Tensor]:
+    """Return columns [B, ...] as pieces of whole environments of about `PIECE` numbers, views."""
+    pieces: list[Tensor] = []
+    for column in columns:
+        if column.numel() <= PIECE:
+            pieces.append(column)
+        else:
+            pieces += column.split(max(PIECE * len(column) // column.numel(), 1))
+    return pieces
 
 
 def begin(task: Task[Any], agent: Agent, generator: torch.Generator) -> EnvState:
@@ -212,7 +230,7 @@ def collect(
         held = None if online else agent.observation_scale.held()
         play = partial(played, task, agent, initial, generators, held=held, forger=forger)
     # within: what a captured graph reads must be converted by the graph itself
-    with network_precision(precision, task.device):
+    with network_precision(precision, task.device), steady_weights():
         return _collect(
             task,
             agent,
@@ -245,7 +263,9 @@ def _collect(
     rows, states, outputs = _Table(steps), _Table(steps), _Table(steps + 1)
     for t in range(steps):
         kind, state = type(env_state.state), env_state.state
-        env_state, memory, row, output = play(env_state)
+        if t % sequence_length == 0 or grid is not None:
+            memory = _reset_memory(env_state, initial).memory
+        env_state, row, output = play(env_state)
         if t % sequence_length == 0:
             before.write(t // sequence_length, {"memory": memory})
         if grid is not None:
@@ -358,8 +378,6 @@ class Played(NamedTuple):
 
     after: EnvState
     """State after it."""
-    memory: Tensor
-    """Before it, with the initial memory where an episode begins."""
     row: dict[str, Tensor]
     """Its columns of a rollout."""
     output: dict[str, Tensor]
@@ -392,7 +410,8 @@ def played(
         forger: of what the agent is shown; None shows the truth.
     """
     norm, reset = _hidden_norm(env_state.memory), env_state.reset
-    env_state = _reset_memory(env_state, initial)
+    if forger is not None:  # the agent itself resets its memory, as it does within a sequence
+        env_state = _reset_memory(env_state, initial)
     true = agent.normalised(env_state.observation, held)
     mask = action_mask(task, env_state.state)
     seen = _shown(agent, true, env_state.memory, mask, forger)
@@ -403,6 +422,7 @@ def played(
         generator=generators[0],
         mask=mask,
         columns=columns_of(task),
+        reset=reset,
     )
     state, step = task.step(env_state.state, decision.action, generators[1])
     ends = step.terminated | step.truncated
@@ -437,7 +457,7 @@ def played(
         length=torch.where(ends, 0, length),
     )
     output = {"predicted": decision.predicted, "features": decision.features, "seen": seen}
-    return Played(after, env_state.memory, row, output)
+    return Played(after, row, output)
 
 
 def _shown(

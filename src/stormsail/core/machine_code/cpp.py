@@ -8,11 +8,26 @@ from torch import Tensor
 
 from stormsail.core.errors import ConfigError, InvariantError
 
-CONTRACTED = ("-ffp-contract=fast",)
-"""Lets a product and a sum round once, as the processor does it; torch's own code may not."""
+FLAGS = ("-ffp-contract=fast", "-fno-math-errno")
+"""Let a product and a sum round once, as the processor does it, which torch's own code may not; and
+let a root of a negative number be NaN and no more, so that several are taken at once."""
+
+VECTORS = "vectors.h"
+"""Beside this file: a C++ file may include it."""
 
 Library = Callable[[str, Sequence[int], Sequence[Tensor]], None]
 """Calls a compiled function, by name, with whole numbers and then tensors without gaps."""
+
+
+def has_compiler() -> bool:
+    """Return whether torch finds a C++ compiler."""
+    from torch._inductor.cpp_builder import get_cpp_compiler  # takes seconds to import
+
+    try:
+        get_cpp_compiler()
+    except RuntimeError:
+        return False
+    return True
 
 
 def compiled_library(file: str, *, instead: str) -> Library:
@@ -28,8 +43,11 @@ def compiled_library(file: str, *, instead: str) -> Library:
     from torch._inductor.codecache import CppCodeCache  # takes seconds to import
 
     source = Path(__file__).parents[2] / file
+    # as text, by which torch knows what it has compiled before
+    vectors = Path(__file__).with_name(VECTORS).read_text()
+    text = source.read_text().replace(f'#include "{VECTORS}"\n', vectors)
     try:
-        functions = CppCodeCache.load(source.read_text(), extra_flags=CONTRACTED)
+        functions = CppCodeCache.load(text, extra_flags=FLAGS)
     except (RuntimeError, OSError) as error:
         raise ConfigError(
             "missing-extra",

@@ -4,7 +4,8 @@ Bias and tanh are part of the product in bfloat16, and one kernel behind it othe
 back the sum over rows that is the bias's gradient is a by-product of the gradient before the tanh.
 Torch sums the rows of a bias once more: of 262,144 rows and 256 units that takes longer than the
 product. Units are filled up to a multiple of `ALIGNMENT`: a product of 5 columns takes twice the
-time of one of 8. What comes back may have gaps between its rows and is read where it is.
+time of one of 8. What comes back may have gaps between its rows and is read where it is. Where
+nobody asks for the gradient of the inputs, one kernel goes straight to that of weights and bias.
 """
 
 from typing import Any, NamedTuple
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stormsail.functional.kernels.devices import compute_dtype, power_of_two
+from stormsail.functional.kernels.devices import compute_dtype, filled_up, power_of_two
+from stormsail.functional.kernels.recurrent import exact_product, place_columns
 from stormsail.functional.kernels.row_sums import blocks, slopes_and_sums
+from stormsail.functional.kernels.steady_weights import made_of
 
 ALIGNMENT = 8
 """Columns of 16 bytes of bfloat16."""
@@ -35,6 +38,15 @@ class Tile(NamedTuple):
 
 PRODUCT = Tile(64, 128, 64, 4, 3)
 """Of the product with its tanh."""
+NARROW = 64
+"""Units of a program where those of `PRODUCT` do not divide all, and inputs of a way back to the
+weights alone."""
+WHOLE = 16
+"""Columns that units for matrices multiply at once."""
+BACK = Tile(64, 64, NARROW, 4, 3)
+"""Of the way back to the weights alone."""
+BACK_BLOCKS = 32
+"""Blocks of rows that one of its programs goes through."""
 
 
 def dense(
@@ -52,8 +64,34 @@ def dense(
     """
     dtype = compute_dtype(x) if dtype is None else dtype
     with torch.autocast(x.device.type, enabled=False):
-        result: Tensor = _Dense.apply(x, weight, bias, tanh, dtype)
-    return result
+        if torch.is_grad_enabled():
+            result: Tensor = _Dense.apply(x, weight, bias, tanh, dtype)
+            return result
+        rows = _rows(x, dtype)
+        given = _given(rows, weight, bias)
+        return _cut(_product(rows, *given, tanh=tanh), x, len(weight))
+
+
+def _given(rows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weight and bias for rows, rounded and filled up."""
+    missing, idle = -len(weight) % ALIGNMENT, rows.shape[1] - weight.shape[1]
+
+    def make() -> tuple[Tensor, Tensor]:
+        own = filled_up(weight.to(rows.dtype), rows=missing, columns=idle)
+        return own, filled_up(bias, columns=missing)
+
+    return made_of((weight, bias), (rows.dtype, idle), make)
+
+
+def _product(rows: Tensor, weight: Tensor, bias: Tensor, *, tanh: bool) -> Tensor:
+    if tanh:
+        return squashed(rows, weight, bias)
+    return torch.addmm(bias.to(rows.dtype), rows, weight.t())
+
+
+def _cut(output: Tensor, x: Tensor, units: int) -> Tensor:
+    """Return the first units of rows in the shape of the input."""
+    return output.view(*x.shape[:-1], output.shape[1])[..., :units]
 
 
 class _Dense(torch.autograd.Function):
@@ -68,20 +106,12 @@ class _Dense(torch.autograd.Function):
         tanh: bool,  # noqa: FBT001 - apply takes no names
         dtype: torch.dtype,
     ) -> Tensor:
-        rows, (units, inputs) = x.reshape(-1, x.shape[-1]).to(dtype), weight.shape
-        missing, idle = -units % ALIGNMENT, rows.shape[1] - inputs
-        own = torch.nn.functional.pad(weight.to(dtype), (0, idle, 0, missing))
-        shift = torch.nn.functional.pad(bias, (0, missing))
-        if not tanh:
-            output = torch.addmm(shift.to(dtype), rows, own.t())
-        elif _is_whole(rows, own):
-            output = _squashed_product(rows, own, shift)
-        else:
-            output = torch.mm(rows, own.t())
-            _squash(output, shift)
+        rows = _rows(x, dtype)
+        own, shift = _given(rows, weight, bias)
+        output = _product(rows, own, shift, tanh=tanh)
         ctx.save_for_backward(rows, own, *([output] if tanh else []))
         ctx.tanh, ctx.kind, ctx.shape, ctx.sizes = tanh, x.dtype, x.shape, weight.shape
-        return output.view(*x.shape[:-1], output.shape[1])[..., :units]
+        return _cut(output, x, len(weight))
 
     @staticmethod
     @once_differentiable
@@ -91,26 +121,63 @@ class _Dense(torch.autograd.Function):
         missing = len(weight) - units
         grad = grad.reshape(-1, units).to(weight.dtype)
         if missing:
-            grad = torch.nn.functional.pad(grad, (0, missing))
+            grad = filled_up(grad, columns=missing)
         elif grad.stride(1) != 1 or grad.stride(0) % ALIGNMENT:
             grad = grad.contiguous()
-        slope, sums = slopes_and_sums(grad, outputs[0] if ctx.tanh else None)
-        of_x = (
-            torch.mm(slope, weight).view(ctx.shape).to(ctx.kind)
-            if ctx.needs_input_grad[0]
-            else None
-        )
-        if slope.dtype == torch.float32:
-            of_weight = torch.mm(slope.t(), rows)
+        of_x = None
+        if ctx.needs_input_grad[0] or not ctx.tanh or rows.shape[1] > NARROW:
+            slope, sums = slopes_and_sums(grad, outputs[0] if ctx.tanh else None)
+            if ctx.needs_input_grad[0]:
+                of_x = torch.mm(slope, weight)[:, : ctx.shape[-1]].reshape(ctx.shape).to(ctx.kind)
+            of_weight = exact_product(slope.t(), rows)
         else:
-            of_weight = torch.mm(slope.t(), rows, out_dtype=torch.float32)
+            of_weight, sums = _back_to_weights(grad, outputs[0], rows)
         return of_x, of_weight[:units, :inputs], sums[:units], None, None
+
+
+def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return rows [R, I] in a dtype; where that is another, filled up for `_is_whole`."""
+    rows = x.reshape(-1, x.shape[-1])
+    if rows.dtype == dtype:
+        return rows
+    filled = rows.new_empty(1, len(rows), rows.shape[1] + -rows.shape[1] % WHOLE, dtype=dtype)
+    place_columns(rows, filled, 0)
+    return filled[0]
+
+
+def _back_to_weights(grad: Tensor, output: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of weight [N, I] and bias behind a tanh, float32."""
+    from stormsail.functional.kernels.dense_triton import back_to_weights
+
+    (count, units), inputs = output.shape, rows.shape[1]
+    programs = -(-count // (BACK.rows * BACK_BLOCKS))
+    parts = torch.empty(programs, units * (inputs + 1), device=grad.device)
+    rows, width = rows.contiguous(), min(max(power_of_two(units), WHOLE), BACK.units)
+    if count:
+        back_to_weights[(-(-units // width), programs)](
+            grad, output, rows, parts, count, units, inputs, grad.stride(0),
+            ROWS=BACK.rows, UNITS=width, INPUTS=max(power_of_two(inputs), WHOLE),
+            REPEAT=BACK_BLOCKS, num_warps=BACK.warps, num_stages=BACK.stages,
+        )  # fmt: skip
+    of_weight, of_bias = parts.sum(0).split([units * inputs, units])
+    return of_weight.view(units, inputs), of_bias
+
+
+def squashed(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return tanh(rows weight' + bias), [R, N], in the dtype of rows [R, I] and weight."""
+    if _is_whole(rows, weight):
+        return _squashed_product(rows, weight, bias)
+    output = torch.mm(rows, weight.t())
+    _squash(output, bias)
+    return output
 
 
 def _is_whole(rows: Tensor, weight: Tensor) -> bool:
     """Return whether a product is one of ours: wide enough for the units that multiply matrices."""
     sizes = (rows.shape[1], len(weight))
-    return rows.dtype == torch.bfloat16 and not any(size % 16 for size in sizes) and len(rows) > 0
+    return (
+        rows.dtype == torch.bfloat16 and not any(size % WHOLE for size in sizes) and len(rows) > 0
+    )
 
 
 def _squashed_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -120,10 +187,12 @@ def _squashed_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     rows, count, units = rows.contiguous(), len(rows), len(weight)
     output = torch.empty(count, units, dtype=rows.dtype, device=rows.device)
     width = min(power_of_two(units), PRODUCT.units)
-    product_tanh[(-(-count // PRODUCT.rows), -(-units // width))](
+    if width > NARROW and units % width:
+        width = NARROW  # or a quarter of 192 columns would be none
+    product_tanh[(-(-count // PRODUCT.rows) * -(-units // width),)](
         rows, weight.contiguous(), bias.float().contiguous(), output, count, units, rows.shape[1],
         ROWS=PRODUCT.rows, UNITS=width, INPUTS=min(power_of_two(rows.shape[1]), PRODUCT.inputs),
-        num_warps=PRODUCT.warps, num_stages=PRODUCT.stages,
+        FAST=_is_fast(output), num_warps=PRODUCT.warps, num_stages=PRODUCT.stages,
     )  # fmt: skip
     return output
 
@@ -135,4 +204,9 @@ def _squash(table: Tensor, bias: Tensor) -> None:
     if table.numel() == 0:
         return
     grid, options = blocks(*table.shape)
-    bias_tanh[grid](table, bias.float().contiguous(), *table.shape, **options)
+    bias_tanh[grid](table, bias.float().contiguous(), *table.shape, FAST=_is_fast(table), **options)
+
+
+def _is_fast(table: Tensor) -> bool:
+    """Return whether a GPU's own tanh serves: it keeps more digits than bfloat16 has."""
+    return table.is_cuda and table.dtype == torch.bfloat16

@@ -37,3 +37,10 @@ def compute_dtype(like: Tensor) -> torch.dtype:
 def power_of_two(count: int) -> int:
     """Return the smallest power of two that is not less: what a block of Triton must be."""
     return 1 << max(count - 1, 0).bit_length()
+
+
+def filled_up(table: Tensor, *, rows: int = 0, columns: int = 0) -> Tensor:
+    """Return a table with as many rows and columns of zeros more; the same where it is none."""
+    if not rows and not columns:
+        return table
+    return torch.nn.functional.pad(table, (0, columns, 0, rows) if table.ndim > 1 else (0, columns))

@@ -2,9 +2,10 @@
 
 Row by row there is one matrix product of input and state together and one kernel for all that is
 elementwise: gates, resets, the state in float32. The next product's input is written, already
-reset, by the kernel before it. The gradients of all weights are one product over all rows in the
-end, and those of biases one sum; those of the initial state are summed along the way. Sums have one
-order always.
+reset, by the kernel before it. A narrow layer that learns goes through all rows in one kernel
+behind one product of all inputs instead, since its rows take less time than their launches. The
+gradients of all weights are one product over all rows in the end, and those of biases one sum;
+those of the initial state are summed along the way. Sums have one order always.
 Shapes depend on nothing but shapes, and nothing waits for the device: a CUDA graph can hold it.
 """
 
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stormsail.functional.kernels.devices import compute_dtype, power_of_two
+from stormsail.functional.kernels.devices import compute_dtype, filled_up, power_of_two
 from stormsail.functional.kernels.row_sums import sum_rows
+from stormsail.functional.kernels.steady_weights import made_of
 
 
 class Tile(NamedTuple):
@@ -31,6 +33,10 @@ class Tile(NamedTuple):
 
 PLAIN = Tile(16, 64, 8)
 """Of the kernel behind a product."""
+WHOLE = Tile(16, 64, 4, 1)
+"""Of the kernel of all rows; its units are the widest layer that it takes."""
+NARROWEST = 16
+"""Least side of a block's product."""
 WIDE, PLACED = 256, 16
 """Columns at most, and rows of as many, that one program copies."""
 ALIGNMENT = 8
@@ -74,18 +80,24 @@ def recurrent_sequence(
     """
     dtype = compute_dtype(x) if dtype is None else dtype
     with torch.autocast(x.device.type, enabled=False):
-        weight, bias = _joint(kind, layer)
         if torch.is_grad_enabled():
+            weight, bias = _joint(kind, layer)
             output, cell = _Sequence.apply(
                 x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
                 kind == "lstm", dtype,
             )  # fmt: skip
             after = [output[-1].float(), cell] if kind == "lstm" else [cell]
             return output, torch.stack(after, 1)
+        weight, bias = made_of(layer, (kind, dtype), lambda: _rounded(kind, layer, dtype))
         return _run(
             x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
             is_lstm=kind == "lstm", dtype=dtype, keeps=False,
         )[:2]  # fmt: skip
+
+
+def _rounded(kind: str, layer: Layer, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    weight, bias = _joint(kind, layer)
+    return weight.to(dtype), bias
 
 
 def _joint(kind: str, layer: Layer) -> tuple[Tensor, Tensor]:
@@ -103,7 +115,41 @@ def _joint(kind: str, layer: Layer) -> tuple[Tensor, Tensor]:
         )
         bias = torch.cat((bias[sides], layer.input_bias[new], layer.hidden_bias[new]))
     missing = -(of_h.shape[1] + of_x.shape[1]) % ALIGNMENT
-    return torch.nn.functional.pad(torch.cat((of_h, of_x), 1), (0, missing)), bias
+    return filled_up(torch.cat((of_h, of_x), 1), columns=missing), bias
+
+
+def _run_whole(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    reset: Tensor,
+    initial_hidden: Tensor,
+    initial_cell: Tensor,
+    *,
+    is_lstm: bool,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, "_Kept"]:
+    """Return what `_run` does where it `keeps`, from one kernel for all rows."""
+    from stormsail.functional.kernels.sequence_triton import forward_rows
+
+    (rows, batch, _), width, columns = x.shape, hidden.shape[-1], weight.shape[1]
+    weight, bias = weight.to(dtype), bias.float().contiguous()
+    hidden, cell = hidden.float().contiguous(), cell.float().contiguous()
+    joined = x.new_empty((rows, batch, columns), dtype=dtype)
+    place_columns(x, joined, width)
+    linear = torch.mm(joined.flatten(0, 1)[:, width:], weight[:, width:].t())
+    active = x.new_empty((rows, batch, 4 * width), dtype=dtype)
+    cells = x.new_empty((rows, batch, width), dtype=torch.float32)
+    output = x.new_empty((rows, batch, width), dtype=dtype)
+    launch = _launch_whole(batch, width)
+    forward_rows[launch.grid](
+        linear, weight, bias, hidden, cell, reset.contiguous().view(torch.uint8),
+        initial_hidden.float().contiguous(), initial_cell.float().contiguous(),
+        joined, active, cells, output, rows, batch, columns, LSTM=is_lstm, **launch.options,
+    )  # fmt: skip
+    return output, cells[-1], _Kept(joined, active, cells, cell, weight)
 
 
 class _Kept(NamedTuple):
@@ -148,7 +194,7 @@ def _run(
     reset = reset.contiguous()
     flags = reset.view(torch.uint8)
     joined = x.new_empty((rows, batch, columns), dtype=dtype)
-    _place(x, joined, width)
+    place_columns(x, joined, width)
     launch = _launch(batch, width)
     tile = {name: launch.options[name] for name in ("ROWS", "UNITS", "num_warps")}
     begin_rows[launch.grid](
@@ -177,7 +223,7 @@ def _run(
     return output, last, _Kept(joined, active, cells, cell, weight)
 
 
-def _place(x: Tensor, joined: Tensor, width: int) -> None:
+def place_columns(x: Tensor, joined: Tensor, width: int) -> None:
     """Copy inputs [T, B, I] behind the state's columns; what is left of these becomes 0."""
     from stormsail.functional.kernels.recurrent_triton import place_rows
 
@@ -199,8 +245,26 @@ def _place(x: Tensor, joined: Tensor, width: int) -> None:
 class _Launch(NamedTuple):
     """Grid and options of a kernel."""
 
-    grid: tuple[int, int]
-    options: dict[str, int]
+    grid: tuple[int, ...]
+    options: dict[str, Any]
+
+
+def is_narrow(width: int, dtype: torch.dtype, device: str) -> bool:
+    """Return whether a layer goes through all rows in one kernel.
+
+    Its weights stay with a program, as blocks whose sides are powers of two. On a GPU a block's
+    product of float32 is slower than the library's.
+    """
+    fits = NARROWEST <= width <= WHOLE.units and width == power_of_two(width)
+    return fits and (dtype == torch.bfloat16 or device == "cpu")
+
+
+def _launch_whole(batch: int, width: int) -> _Launch:
+    options = {
+        "WIDTH": width, "ROWS": WHOLE.rows, "EXACT": "ieee",
+        "num_warps": WHOLE.warps, "num_stages": WHOLE.stages,
+    }  # fmt: skip
+    return _Launch((-(-batch // WHOLE.rows),), options)
 
 
 def _launch(batch: int, width: int) -> _Launch:
@@ -228,10 +292,12 @@ class _Sequence(torch.autograd.Function):
         is_lstm: bool,  # noqa: FBT001 - apply takes no names
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        output, last, kept = _run(
-            x, weight, bias, hidden, cell, reset, initial_hidden, initial_cell,
-            is_lstm=is_lstm, dtype=dtype, keeps=True,
-        )  # fmt: skip
+        given = (x, weight, bias, hidden, cell, reset, initial_hidden, initial_cell)
+        ctx.is_narrow = is_narrow(hidden.shape[-1], dtype, x.device.type)
+        if ctx.is_narrow:
+            output, last, kept = _run_whole(*given, is_lstm=is_lstm, dtype=dtype)
+        else:
+            output, last, kept = _run(*given, is_lstm=is_lstm, dtype=dtype, keeps=True)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*kept, reset.contiguous(), initial_cell.float().contiguous())
         ctx.is_lstm, ctx.inputs, ctx.dtypes = is_lstm, x.shape[-1], (x.dtype, hidden.dtype)
@@ -243,10 +309,16 @@ class _Sequence(torch.autograd.Function):
         *saved, reset, initial_cell = ctx.saved_tensors
         kept, needed = _Kept(*saved), ctx.needs_input_grad
         with torch.autocast(reset.device.type, enabled=False):
-            back = _back(
-                kept, reset, initial_cell, grads,
-                is_lstm=ctx.is_lstm, wants_inputs=needed[0], learns=needed[6] or needed[7],
-            )  # fmt: skip
+            if ctx.is_narrow:
+                back = _back_whole(
+                    kept, reset, initial_cell, grads,
+                    is_lstm=ctx.is_lstm, wants_inputs=needed[0],
+                )  # fmt: skip
+            else:
+                back = _back(
+                    kept, reset, initial_cell, grads,
+                    is_lstm=ctx.is_lstm, wants_inputs=needed[0], learns=needed[6] or needed[7],
+                )  # fmt: skip
             width, fresh = kept.first.shape[-1], reset[0, :, None]
             of_x = None if back.inputs is None else back.inputs[..., : ctx.inputs].to(ctx.dtypes[0])
             first = back.hidden.float()
@@ -255,7 +327,7 @@ class _Sequence(torch.autograd.Function):
             hidden = torch.where(fresh, 0.0, first).to(ctx.dtypes[1]) if needed[3] else None
             cell = torch.where(fresh, 0.0, back.carry).to(ctx.dtypes[1]) if needed[4] else None
             gates = back.gates.flatten(0, 1)
-            of_weight = _product(gates.t(), kept.joined.flatten(0, 1))
+            of_weight = exact_product(gates.t(), kept.joined.flatten(0, 1))
             of_bias = sum_rows(gates)
         return (
             of_x, of_weight, of_bias, hidden, cell, None,
@@ -318,7 +390,39 @@ def _back(
     return _Back(grad_gates, inputs, behind[0, :, :width], carry, sums)
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
+def _back_whole(
+    kept: _Kept,
+    reset: Tensor,
+    initial_cell: Tensor,
+    grads: tuple[Tensor | None, ...],
+    *,
+    is_lstm: bool,
+    wants_inputs: bool,
+) -> _Back:
+    """Return what `_back` does, from one kernel for all rows."""
+    from stormsail.functional.kernels.sequence_triton import backward_rows
+
+    (rows, batch, columns), width = kept.joined.shape, kept.first.shape[-1]
+    launch = _launch_whole(batch, width)
+    grad_output, grad_cell = grads
+    carry = torch.zeros_like(kept.first) if grad_cell is None else grad_cell.float().clone()
+    above = kept.joined if grad_output is None else grad_output.to(kept.joined.dtype).contiguous()
+    grad_gates, grad_hidden = torch.empty_like(kept.active), torch.empty_like(kept.first)
+    sums = torch.empty(launch.grid[0], 2 * width, device=reset.device)
+    backward_rows[launch.grid](
+        above[-1], kept.weight, carry, kept.active[-1], kept.cells[-1], kept.first,
+        reset.view(torch.uint8)[-1], initial_cell, grad_gates[-1], grad_hidden, sums,
+        rows, batch, columns, LSTM=is_lstm, OUTPUT=grad_output is not None, **launch.options,
+    )  # fmt: skip
+    inputs = None
+    if wants_inputs:
+        inputs = torch.mm(grad_gates.flatten(0, 1), kept.weight[:, width:]).unflatten(
+            0, (rows, batch)
+        )
+    return _Back(grad_gates, inputs, grad_hidden, carry, sums)
+
+
+def exact_product(left: Tensor, right: Tensor) -> Tensor:
     """Return a product in float32 of factors of any kind."""
     if left.dtype != torch.float32:
         return torch.mm(left, right, out_dtype=torch.float32)

@@ -26,15 +26,8 @@ def places(batch, width, ROWS: tl.constexpr, UNITS: tl.constexpr):
 
 
 @triton.jit
-def activate(
-    x0, x1, x2, x3, cell, active, after, output, following, reset_after, first_hidden,
-    row, unit, is_row, is_unit, width, following_stride,
-    LSTM: tl.constexpr, SAVE: tl.constexpr, NEXT: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
-    """Write what the gates of a row give: its state, its output and the input of the next row.
-
-    `after` is a table of cells or, of the `LAST` row, the whole state [B, P, H].
-    """
+def pass_gates(x0, x1, x2, x3, cell, LSTM: tl.constexpr):
+    """Return the gates of a row from their linear parts, its state, and its output."""
     if LSTM:
         first, second, third, fourth = tl.sigmoid(x0), tl.sigmoid(x1), _tanh(x2), tl.sigmoid(x3)
         cell = second * cell + first * third
@@ -44,6 +37,20 @@ def activate(
         third = _tanh(x2 + first * x3)
         cell = third + second * (cell - third)
         hidden = cell
+    return first, second, third, fourth, cell, hidden
+
+
+@triton.jit
+def activate(
+    x0, x1, x2, x3, cell, active, after, output, following, reset_after, first_hidden,
+    row, unit, is_row, is_unit, width, following_stride,
+    LSTM: tl.constexpr, SAVE: tl.constexpr, NEXT: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """Write what the gates of a row give: its state, its output and the input of the next row.
+
+    `after` is a table of cells or, of the `LAST` row, the whole state [B, P, H].
+    """
+    first, second, third, fourth, cell, hidden = pass_gates(x0, x1, x2, x3, cell, LSTM)
     here = is_row[:, None] & is_unit[None, :]
     kind = output.dtype.element_ty
     flat = row[:, None] * width + unit[None, :]
@@ -144,6 +151,29 @@ def add_rows(sums, unit, is_unit, values):
 
 
 @triton.jit
+def pass_back(dh, dc, first, second, third, fourth, before, after, LSTM: tl.constexpr):
+    """Return the gradients of a row's linear parts, and of the state before it.
+
+    From that of its output and `dc`, what the row after it carries to its state; `before` and
+    `after` are the cells around it, of which a GRU needs the first alone.
+    """
+    if LSTM:
+        squashed = _tanh(after)
+        dc += dh * fourth * (1.0 - squashed * squashed)
+        d0 = dc * third * first * (1.0 - first)
+        d1 = dc * before * second * (1.0 - second)
+        d2 = dc * first * (1.0 - third * third)
+        d3 = dh * squashed * fourth * (1.0 - fourth)
+    else:
+        dc += dh
+        d2 = dc * (1.0 - second) * (1.0 - third * third)
+        d0 = d2 * fourth * first * (1.0 - first)
+        d1 = dc * (before - third) * second * (1.0 - second)
+        d3 = d2 * first
+    return d0, d1, d2, d3, dc * second
+
+
+@triton.jit
 def slopes(
     dh, carry, active, after, before, reset, first_cell, grad_gates, sums,
     row, unit, is_row, is_unit, width,
@@ -166,20 +196,10 @@ def slopes(
     dc = tl.zeros_like(dh)
     if CARRIED:
         dc = tl.where(ENDED[:, None], 0.0, tl.load(carry + flat, mask=here, other=0.0))
+    reached = cell
     if LSTM:
-        squashed = _tanh(tl.load(after + flat, mask=here, other=0.0))
-        dc += dh * fourth * (1.0 - squashed * squashed)
-        d0 = dc * third * first * (1.0 - first)
-        d1 = dc * cell * second * (1.0 - second)
-        d2 = dc * first * (1.0 - third * third)
-        d3 = dh * squashed * fourth * (1.0 - fourth)
-    else:
-        dc += dh
-        d2 = dc * (1.0 - second) * (1.0 - third * third)
-        d0 = d2 * fourth * first * (1.0 - first)
-        d1 = dc * (cell - third) * second * (1.0 - second)
-        d3 = d2 * first
-    dc = dc * second
+        reached = tl.load(after + flat, mask=here, other=0.0)
+    d0, d1, d2, d3, dc = pass_back(dh, dc, first, second, third, fourth, cell, reached, LSTM)
     kind = grad_gates.dtype.element_ty
     tl.store(carry + flat, dc, mask=here)
     tl.store(grad_gates + at, d0.to(kind), mask=here)

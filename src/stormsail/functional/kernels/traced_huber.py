@@ -34,18 +34,21 @@ class _TracedHuber(torch.autograd.Function):
         kappa: Number,
         mass: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        u = target.unsqueeze(-2) - predicted.unsqueeze(-1)  # [*b, N, M]
-        share = 1.0 / u.shape[-1] if mass is None else mass.to(u.dtype)
-        level = tau.to(u.dtype).unsqueeze(-1)
+        # A compiler makes vectors of what lies side by side: of targets, if it may, and sums within
+        # these vectors cost more than the pairs. Read backwards they do not, but quantiles do.
+        target = target.flip(-1)
+        u = target.unsqueeze(-1) - predicted.unsqueeze(-2)  # [*b, M, N]
+        share = 1.0 / target.shape[-1] if mass is None else mass.to(u.dtype).flip(-1).unsqueeze(-1)
+        level, count = tau.to(u.dtype), predicted.shape[-1]
         weight = torch.where(u < 0, 1.0 - level, level) * share
         if isinstance(kappa, Tensor) or kappa > 0.0:
             inner = clamp(u, -kappa, kappa)
             size, unit = u - 0.5 * inner, 1.0 / kappa
         else:
             inner, size, unit = u.sign(), u, 1.0
-        slope = (weight * inner).sum(-1) * unit / u.shape[-2]
-        loss = (weight * inner * size).sum(-1).mean(-1) * unit
-        active = ((u.abs() > kappa).to(u.dtype) * share).sum(-1).mean(-1)
+        slope = (weight * inner).sum(-2) * unit / count
+        loss = (weight * inner * size).sum(-2).mean(-1) * unit
+        active = ((u.abs() > kappa).to(u.dtype) * share).sum(-2).mean(-1)
         ctx.save_for_backward(slope)
         ctx.mark_non_differentiable(active)
         return loss, active

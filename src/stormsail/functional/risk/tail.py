@@ -11,6 +11,8 @@ from torch import Tensor
 
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, scalar
+from stormsail.functional.kernels.devices import may_launch
+from stormsail.functional.kernels.lower_quantiles import LONGEST, lower_quantiles
 
 ESTIMATORS = ("dirac", "linear")
 RANK_TOLERANCE = 1e-9
@@ -114,14 +116,29 @@ def values_at_risk(
         check.check_alpha(alpha)
     check.check_has_axis(axis="quantiles", quantiles=quantiles)
     check.check_weight(weight, count=quantiles.shape[-1])
+    numbers = [alpha for alpha in alphas if not isinstance(alpha, Tensor)]
+    is_short = 0 < quantiles.shape[-1] <= LONGEST and len(numbers) == len(alphas) > 0
+    if is_short and weight is not None and _may_compare(quantiles, weight):
+        slack = _slack(weight)
+        return lower_quantiles(quantiles, weight, [own * (1.0 - slack) for own in numbers])
     ordered, order = quantiles.sort(-1)
     is_nan = ordered[..., -1].isnan()  # a NaN sorts last: show it
     if weight is None:
         ranks = [_rank(ordered, alpha).reshape(1) for alpha in alphas]
         levels = ordered.index_select(-1, torch.cat(ranks))
     else:
-        levels = ordered.gather(-1, torch.stack(_ranks_reaching(weight[order], alphas), -1))
+        levels = ordered.gather(-1, _ranks_reaching(weight[order], alphas))
     return torch.where(is_nan[..., None], torch.nan, levels)
+
+
+def _may_compare(quantiles: Tensor, weight: Tensor) -> bool:
+    """Return whether atoms may be compared with each other on a device instead of being sorted."""
+    return may_launch(quantiles, weight) and not (quantiles.requires_grad or weight.requires_grad)
+
+
+def _slack(mass: Tensor) -> float:
+    """Return by which share a level may be missed: masses are sums, and end a rounding away."""
+    return 1e-6 if mass.dtype != torch.float64 else 1e-12
 
 
 def _rank(ordered: Tensor, alpha: Number) -> Int[Tensor, ""]:
@@ -147,7 +164,7 @@ def categorical_value_at_risk(
     """
     check.check_alpha(alpha)
     check.check_distribution(atoms, probs=probs)
-    level = atoms[_rank_reaching(probs, alpha)].to(probs.dtype)
+    level = atoms[_ranks_reaching(probs, (alpha,)).squeeze(-1)].to(probs.dtype)
     return torch.where(probs.isnan().any(-1), torch.nan, level)
 
 
@@ -466,27 +483,19 @@ def _near_products(
     return 2.0 * (x * (mass * (1.0 - p / reach) + moment / reach)).sum()
 
 
-def _rank_reaching(probs: Tensor, alpha: Number) -> Int[Tensor, "*batch"]:
-    """Return the index of the first atom whose distribution function reaches alpha."""
-    return _ranks_reaching(probs, (alpha,))[0]
-
-
 def _ranks_reaching(
     probs: Float[Tensor, "*batch K"], alphas: Sequence[Number]
-) -> list[Int[Tensor, "*batch"]]:
-    """Return `_rank_reaching` for each of several levels."""
-    slack = 1e-6 if probs.dtype != torch.float64 else 1e-12
+) -> Int[Tensor, "*batch n"]:
+    """Return the index of the first atom whose distribution function reaches each of n levels."""
     count = probs.shape[-1]
     if probs.is_cuda:
         # A scan along a short last axis is among the slowest kernels there; a triangular product
-        # is not. No sum is smaller than the one before it, so the first that reaches is searched.
+        # is not.
         ones = torch.ones(count, count, dtype=torch.float64, device=probs.device).triu()
-        sums = probs.double() @ ones
-        level = torch.ones_like(sums[..., :1])
-        ranks = [torch.searchsorted(sums, level * (alpha * (1.0 - slack))) for alpha in alphas]
-        return [rank.squeeze(-1).clamp(max=count - 1) for rank in ranks]
-    sums = probs.double().cumsum(-1)
-    index = torch.arange(count, device=probs.device).expand(probs.shape)
-    return [
-        torch.where(sums >= alpha * (1.0 - slack), index, count - 1).amin(-1) for alpha in alphas
-    ]
+        sums = probs.detach().double() @ ones
+    else:
+        sums = probs.detach().double().cumsum(-1).contiguous()
+    one, slack = torch.ones_like(sums[..., :1]), _slack(probs)
+    wanted = torch.cat([one * (alpha * (1.0 - slack)) for alpha in alphas], -1)
+    # No sum is smaller than the one before it, so the first that reaches is searched.
+    return torch.searchsorted(sums, wanted).clamp(max=count - 1)

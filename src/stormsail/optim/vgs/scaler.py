@@ -400,6 +400,13 @@ class VarianceGradientScaler:
             "nonfinite": self.nonfinite(),
         }
 
+    def floating_state(self) -> list[Tensor]:
+        """Return all floating tensors of `state_dict`, numbers of all parameters in rows."""
+        estimator = self._estimator
+        lists = (tensor for parts in estimator.tensors.values() for tensor in parts)
+        median = [self._median] if self.reference == "median" else []
+        return [*estimator.rows.values(), *median, *lists, self._largest]
+
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state, in place; tensors are found by name.

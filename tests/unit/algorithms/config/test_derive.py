@@ -8,7 +8,13 @@ import torch
 
 from learner_lab import CLASSES, FEATURES
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.config.derive import DERIVED, derive, open_settings, require_derived
+from stormsail.algorithms.config.derive import (
+    DERIVED,
+    derive,
+    in_parts,
+    open_settings,
+    require_derived,
+)
 from stormsail.algorithms.ppo import Ppo
 from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
@@ -52,18 +58,28 @@ def test_a_small_budget_has_short_rollouts(steps, rows):
 @pytest.mark.parametrize(
     ("changes", "compiles"),
     [
-        ({}, False),  # a million steps, as in nearly every test
-        ({"ppo__total_steps": 1_999_999}, False),
-        ({"ppo__total_steps": 2_000_000}, True),
-        ({"ppo__total_steps": 2_000_000, "compile_update": False}, False),
-        ({"ppo__total_steps": 2_000_000, "precision": "bf16"}, False),
-        ({"ppo__total_steps": 2_000_000, "precision": "float32"}, True),
-        ({"ppo__total_steps": 2_000_000, "device": "cuda"}, False),
-        ({"compile_update": True}, True),
+        ({}, True),  # a million steps, as of a run for which no budget is given
+        ({"ppo__total_steps": 999_999}, False),
+        ({"ppo__total_steps": 1_000_000}, True),
+        ({"compile_update": False}, False),
+        ({"precision": "bf16"}, False),
+        ({"precision": "float32"}, True),
+        ({"device": "cuda"}, False),
+        ({"ppo__total_steps": 10, "compile_update": True}, True),
     ],
 )
 def test_a_long_run_on_a_cpu_compiles_its_updates(changes, compiles):
     assert derive(config(**changes)).compile_update is compiles
+
+
+@pytest.mark.parametrize(
+    ("steps", "given", "compiles"),
+    [(999_999, None, False), (1_000_000, None, True), (10, True, True), (1_000_000, False, False)],
+)
+def test_a_run_in_parts_compiles_where_a_part_is_long_enough(steps, given, compiles):
+    """Every part is begun anew, as rounds of a population and rungs of a search are."""
+    changes = {"ppo__total_steps": 10**8} | ({} if given is None else {"compile_update": given})
+    assert derive(in_parts(config(**changes), steps)).compile_update is compiles
 
 
 def test_given_values_stay_and_the_others_follow_them():

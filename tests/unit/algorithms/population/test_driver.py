@@ -5,6 +5,8 @@ import math
 import pytest
 
 from population_lab import Untrained, plan
+from stormsail.algorithms.population import population
+from stormsail.algorithms.population.config import RunFile
 from stormsail.algorithms.population.population import read_population, train_population
 
 
@@ -13,6 +15,18 @@ def trained(out, fitness, monkeypatch, **population):
     table = {"population_size": len(fitness[0]), "perturbation_interval": 2, **population}
     changes = {"ppo__total_steps": 2 * len(fitness) * 32}
     return train_population(plan(changes=changes, **table), out=out, engine=Untrained(fitness))
+
+
+@pytest.mark.parametrize(("interval", "compiles"), [(2, False), (31_249, False), (31_250, True)])
+def test_members_compile_where_a_round_is_long_enough_for_it(
+    interval, compiles, tmp_path, monkeypatch
+):
+    """A member is begun anew in every round, here of 32 steps an update."""
+    Untrained.prepare(monkeypatch)
+    monkeypatch.setattr(population, "check_search", lambda *_: None)
+    table = plan(changes={"ppo__total_steps": 10**8}, perturbation_interval=interval).model_dump()
+    del table["compile_update"]
+    assert population._begun(tmp_path, RunFile.from_mapping(table)).compile_update is compiles
 
 
 @pytest.mark.spec("X6")

@@ -12,7 +12,11 @@ from bets_lab import COST, bets_learner, limited
 from learner_lab import aged, learner, script, settings
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.risk.limit import LimitControl
-from stormsail.algorithms.run.checkpoint import learner_state, restore_learner
+from stormsail.algorithms.run.checkpoint import (
+    floating_state,
+    learner_state,
+    restore_learner,
+)
 from stormsail.algorithms.run.folder import open_run
 from stormsail.algorithms.run.start_from import load_start
 from stormsail.algorithms.run.state_tree import flatten, unflatten
@@ -88,6 +92,20 @@ def same(one, other):
 
 
 # --- going on ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_every_floating_tensor_of_a_saved_limit_is_looked_at(kind):
+    ppo = MADE[kind]()
+    for _ in range(2):
+        ppo.update()
+    with torch.no_grad():
+        for tensor in floating_state(ppo):
+            tensor.fill_(math.nan)
+    left = [
+        name for name, x in tensors(ppo).items() if x.is_floating_point() and bool((x == x).any())
+    ]
+    assert left == []
 
 
 @pytest.mark.parametrize("kind", MADE)

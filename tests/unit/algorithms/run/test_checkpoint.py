@@ -9,7 +9,13 @@ import torch
 
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run import checkpoint
-from stormsail.algorithms.run.checkpoint import learner_state, pack, restore_learner, unpack
+from stormsail.algorithms.run.checkpoint import (
+    floating_state,
+    learner_state,
+    pack,
+    restore_learner,
+    unpack,
+)
 from stormsail.algorithms.run.state_tree import flatten, unflatten
 from stormsail.algorithms.run.tasks import agent_spec, binding, make_task
 from stormsail.algorithms.update.nonfinite import tensors_of
@@ -75,6 +81,30 @@ def fingerprint(ppo):
 
 def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optimizer__optimizer_class": "AdamW", "ppo__advantage_scale": "slow"},
+        {"vgs__statistic": "elementwise_full", "vgs__reference": "absolute"},
+        {"critic__kind": "categorical", "critic__v_min": -2.0, "critic__v_max": 2.0},
+    ],
+)
+def test_every_floating_tensor_of_a_checkpoint_is_looked_at(changes):
+    """With NaN in all that is looked at, no saved number is left; before it all are finite."""
+    own = {"vgs__enabled": True, "critic__head_steps": 2, "critic__head_batch": 4}
+    ppo = learner(small("market", **own | changes))
+    for _ in range(2):
+        ppo.update()
+    assert all(bool(tensor.isfinite().all()) for tensor in floating_state(ppo))
+    with torch.no_grad():
+        for tensor in floating_state(ppo):
+            tensor.fill_(math.nan)
+    saved = [one for _, one in tensors_of(learner_state(ppo), "") if one.is_floating_point()]
+    assert len(saved) > 30
+    assert all(bool(one.isnan().all()) for one in saved)
 
 
 def test_a_tree_holds_every_kind_of_state_and_gives_it_back():

@@ -23,8 +23,10 @@ from search_lab import (
     refused,
     untrained,
 )
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.population.config import RunFile
 from stormsail.algorithms.sweep import search as search_module
+from stormsail.algorithms.sweep import trial as trial_module
 from stormsail.algorithms.sweep.study import Study
 from stormsail.core.errors import ConfigError, DataError, RangeError
 from stormsail.evaluation.searches import read_search
@@ -32,6 +34,27 @@ from stormsail.evaluation.searches import read_search
 
 def file(search=None, **changes):
     return RunFile.from_mapping({**base(**changes).model_dump(), "search": search or {}})
+
+
+@pytest.mark.parametrize(("total", "compiles"), [(8_999_999, False), (9_000_000, True)])
+def test_trials_compile_where_the_way_to_the_first_rung_is_long_enough(
+    total, compiles, tmp_path, monkeypatch
+):
+    """A trial is begun anew at each of two rungs, the first at a ninth of its budget."""
+    begun = []
+
+    def seen(_, config, *__):
+        begun.append(derive(config).compile_update)
+        raise DataError("data-defects", wrong="x", found="y", remedy="z")
+
+    monkeypatch.setattr(trial_module, "open_run", seen)
+    table = file(ppo__total_steps=total).model_dump()
+    del table["compile_update"]
+    (tmp_path / trial_module.CONFIG).write_text(RunFile.from_mapping(table).to_toml())
+    for values in ({}, {RATE: 1e-3}):
+        with pytest.raises(DataError):
+            trial_module.advance(trial_module.Segment(0, 0, tmp_path, 32, values=values))
+    assert begun == [compiles, compiles]
 
 
 def test_the_planted_best_value_is_found(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ import torch
 
 from learner_lab import CRITICS, FEATURES, learner, settings
 from stormsail.algorithms.telemetry.metrics import metrics
-from stormsail.algorithms.update.epochs import EpochReport
+from stormsail.algorithms.update.epochs import EpochReport, Minibatches
 from stormsail.algorithms.update.losses import Batch, batch_sums
 from stormsail.algorithms.update.schedules import Scheduled
 
@@ -67,7 +67,7 @@ def reported(ppo, update, *batches, now=NOW):
     like = update.learned.minibatches[0]
     result = [batch_sums(ppo.agent, batch, now, ppo.config, source) for batch in batches]
     reports = [like._replace(sums=sums) for sums in result]
-    learned = EpochReport(reports, 1, "", [0.0] * len(reports))
+    learned = EpochReport(Minibatches.of(reports), 1, "", [0.0] * len(reports))
     return metrics(ppo, dataclasses.replace(update, learned=learned))
 
 

@@ -19,7 +19,7 @@ from stormsail.algorithms.telemetry import rollout as telemetry_rollout
 from stormsail.algorithms.telemetry import values
 from stormsail.algorithms.telemetry.learning import STOP_RULES, gradients
 from stormsail.algorithms.telemetry.metrics import metrics
-from stormsail.algorithms.update.epochs import EpochReport, MinibatchReport
+from stormsail.algorithms.update.epochs import EpochReport, Minibatches, MinibatchReport
 from stormsail.core.generators import Generators
 from stormsail.functional import statistics
 from stormsail.functional.statistics import Moments
@@ -39,6 +39,7 @@ SMALL = {
     "critic.num_atoms": 11,
     "critic.levels": "uniform",
     "task.name": "CartPole-v1",
+    "compile_update": False,
     "observation.warmup_steps": 0,
 }
 ONE_STEP = {"ppo.batch_size": 4, "ppo.n_epochs": 1, "ppo.max_grad_norm": 0.0}
@@ -83,7 +84,9 @@ def stepped(ppo, update, *reports):
     """Return the update as if its gradients had been these."""
     like = update.learned.minibatches[0]
     taken = [MinibatchReport(like.sums, report, 1, skipped=False) for report in reports]
-    return dataclasses.replace(update, learned=EpochReport(taken, 1, "", [0.0] * len(taken)))
+    return dataclasses.replace(
+        update, learned=EpochReport(Minibatches.of(taken), 1, "", [0.0] * len(taken))
+    )
 
 
 def with_head_norms(first, second):
@@ -532,7 +535,7 @@ def test_sums_over_minibatches_are_weighted_by_what_they_used():
         for weight, total, square, largest, count in ((3, 6, 14, 2.5, 1), (1, -2, 4, 12.0, 2))
     ]
     reports = [first._replace(sums=sums[0]), second._replace(sums=sums[1])]
-    learned = dataclasses.replace(update.learned, minibatches=reports)
+    learned = dataclasses.replace(update.learned, minibatches=Minibatches.of(reports))
     row = metrics(ppo, dataclasses.replace(update, learned=learned))
     assert row["train/log_ratio_mean"] == 1.0
     assert row["train/approx_kl_raw"] == -1.0
@@ -724,6 +727,24 @@ def test_a_group_without_spread_or_samples_explains_nothing():
     # Var(0, 0, -1) = 2/9 over Var(1, 2, 3) = 2/3
     assert result[0] == pytest.approx(2 / 3)
     assert result[1:].isnan().all()
+    counted = telemetry_rollout.grouped_explained_variance(target, value, weight, group, count=11)
+    assert counted[[4, 7, 9]].nan_to_num(7.0).tolist() == result.nan_to_num(7.0).tolist()
+    assert counted[[0, 1, 2, 3, 5, 6, 8, 10]].isnan().all()
+
+
+def test_symbols_that_a_task_does_not_count_are_found():
+    ppo = learner(**MARKET)
+    ppo.update()
+    update = ppo.update()
+    row = metrics(ppo, update)
+    symbol = update.rollout.info["symbol"]
+    seen = dataclasses.replace(
+        update.rollout, info={**update.rollout.info, "symbol": 10 - 3 * symbol}
+    )
+    ppo.task.symbols = None
+    assert telemetry_rollout.groups(ppo, seen) is None
+    other = metrics(ppo, dataclasses.replace(update, rollout=seen))
+    assert repr(other) == repr(row)
 
 
 @pytest.mark.parametrize("unit", [2.0**-30, 1.0, 2.0**40])
@@ -1008,10 +1029,19 @@ def test_masked_means_and_maxima_are_those_of_numpy_in_float64(count):
     assert values.mean(x, used.float()).dtype == torch.float64
 
 
+def test_flags_are_read_with_the_metrics():
+    ppo = learner(**{"vgs.enabled": True})
+    update = ppo.update()
+    flags = [torch.tensor(True), torch.tensor(False)]
+    row, said = telemetry.collect(ppo, telemetry.launch(ppo, update), flags)
+    assert said == [True, False]
+    assert repr(row) == repr(metrics(ppo, update))
+
+
 def test_gradients_are_read_without_a_step_too():
     ppo = learner(**{"vgs.enabled": True})
     update = ppo.update()
     none = [report._replace(skipped=True) for report in update.learned.minibatches]
-    learned = dataclasses.replace(update.learned, minibatches=none)
+    learned = dataclasses.replace(update.learned, minibatches=Minibatches.of(none))
     result = gradients(ppo, dataclasses.replace(update, learned=learned))
     assert all(math.isnan(float(value)) for value in result.values())

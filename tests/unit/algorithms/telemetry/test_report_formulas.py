@@ -9,6 +9,7 @@ import torch
 from learner_lab import NUMBERS, aged, learner, script, settings
 from stormsail.algorithms.telemetry import learning
 from stormsail.algorithms.telemetry.metrics import metrics
+from stormsail.algorithms.update.epochs import Minibatches
 
 
 def summed(update, **sums):
@@ -17,7 +18,7 @@ def summed(update, **sums):
     planted = {name: torch.tensor(float(value)) for name, value in sums.items()}
     report = first._replace(sums=first.sums._replace(**planted))
     return dataclasses.replace(
-        update, learned=dataclasses.replace(update.learned, minibatches=[report])
+        update, learned=dataclasses.replace(update.learned, minibatches=Minibatches.of([report]))
     )
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from stormsail.algorithms import ppo as learners
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.update import compiled, epochs
@@ -38,6 +39,7 @@ def recorded(monkeypatch):
     monkeypatch.setattr(graph_compiler, "_compiled", run)
     monkeypatch.setattr(compiled, "compiled_library", lambda *_, **__: None)
     monkeypatch.setattr(compiled, "LstmRows", lambda _: None)
+    monkeypatch.setattr(learners, "call_whole_steps", lambda _: None)
     return made
 
 
@@ -205,20 +207,38 @@ def test_a_resumed_run_is_the_run_that_never_stopped(recorded, tmp_path):
 
 
 def test_without_a_compiler_it_says_so_and_gives_the_eager_numbers(monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise ConfigError("missing-extra", wrong="a compiler", found="none", remedy="Install one.")
 
     monkeypatch.setattr(graph_compiler, "_compiled", fail)
+    monkeypatch.setattr(compiled, "compiled_library", fail)
     eager, fast = (learner(small("cartpole-lstm", **own)) for own in ({}, ON))
     eager.update()
     with pytest.warns(UserWarning, match="run without a compiler, so more slowly: ") as told:
         fast.update()
     assert [str(each.message).split(" run ")[0] for each in told] == [
+        "steps of the optimizer",
         "rollouts",
         "the losses of an update",
     ]
     eager.update()
     fast.update()  # once said is enough: a second warning would be an error here
+    own, other = eager.agent.state_dict(), fast.agent.state_dict()
+    assert all(torch.equal(own[name], other[name]) for name in own)
+
+
+def test_without_any_compiler_one_line_says_so():
+    eager, fast = (learner(small("cartpole-lstm", **own)) for own in ({}, ON))
+    with (
+        torch._inductor.config.patch({"cpp.cxx": ("/nonexistent/c++",)}),
+        pytest.warns(UserWarning, match="^updates run without a compiler, .* Install one") as told,
+    ):
+        fast.update()
+    assert len(told) == 1
+    assert (fast._play, fast._losses) == (None, None)
+    fast.update()
+    for _ in range(2):
+        eager.update()
     own, other = eager.agent.state_dict(), fast.agent.state_dict()
     assert all(torch.equal(own[name], other[name]) for name in own)
 

@@ -2,9 +2,9 @@
 
 import contextlib
 import gc
-import itertools
 import math
-import types
+import threading
+import time
 import warnings
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from stormsail.algorithms.update.graphs import (
     waiting_allowed,
 )
 from stormsail.algorithms.update.nonfinite import Diverged
+from stormsail.core import turns
 from stormsail.core.errors import DataError
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import Agent
@@ -39,6 +40,7 @@ SMALL = {
     "ppo.batch_size": 6, "ppo.n_epochs": 3, "network.lstm_hidden_size": 16,
     "network.encoder_sizes": (8,), "network.head_sizes": (8,), "critic.num_quantiles": 8,
     "observation.warmup_steps": 0, "ppo.learning_rate": 1e-3, "validation.every_updates": 0,
+    "compile_update": False,
 }  # fmt: skip
 VARIANTS = {
     "CartPole": {},
@@ -261,62 +263,91 @@ def test_a_resumed_learner_computes_what_it_would_have(after):
         assert all(torch.equal(own[name], other[name]) for name in own)
 
 
-class Streams:
-    """torch's streams: a few handles of each priority in turn."""
+class Finished:
+    """An event of a device that ends what it was given when it is waited for."""
 
-    def __init__(self, count):
-        self.handles = {
-            priority: itertools.cycle(range(1 - 10 * priority, count + 1 - 10 * priority))
-            for priority in (0, -1, -2, -3)
-        }
+    noted: list[str]
 
-    def __call__(self, priority=0):
-        return types.SimpleNamespace(cuda_stream=next(self.handles[priority]))
+    def __init__(self, *, blocking):
+        assert blocking  # a member that waits leaves the processor to the others
+
+    def record(self):
+        self.noted.append("recorded" + " with the turn" * turns.has_turn())
+
+    def synchronize(self):
+        self.noted.append("waits" + " with the turn" * turns.has_turn())
 
 
-def test_no_two_living_graphs_are_recorded_on_one_stream(monkeypatch):
-    class Owner:
+@pytest.fixture
+def device(monkeypatch):
+    """Let torch say that it has a device whose events are noted."""
+    Finished.noted = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "Event", Finished)
+    return torch.device("cuda")
+
+
+def test_a_member_gives_up_its_turn_until_the_device_is_done(device):
+    own = turns.Turns()
+    with own.joined(), turns.taken(device):
+        with waiting_allowed():
+            Finished.noted.append("reads" + " with the turn" * turns.has_turn())
+            with waiting_allowed():
+                Finished.noted.append("reads more")
+        assert turns.has_turn()
+    wait = ["recorded with the turn", "waits"]
+    assert Finished.noted == [*wait, "reads with the turn", *wait, "reads more"]
+
+
+def test_a_learner_that_trains_alone_waits_where_it_reads(device):
+    with waiting_allowed():
         pass
-
-    monkeypatch.setattr(graphs, "_TAKEN", set())
-    monkeypatch.setattr(torch.cuda, "Stream", Streams(3))
-    owners = [Owner() for _ in range(2)]
-    taken = [graphs._own_stream(owner).cuda_stream for owner in owners]
-    assert taken == [11, 12]  # none of priority 0, on which threads run their own work
-    third = Owner()
-    assert graphs._own_stream(third).cuda_stream == 13
-    fourth = Owner()
-    assert graphs._own_stream(fourth).cuda_stream == 21  # of the next priority
-    del third, fourth, owners[1]
-    gc.collect()
-    assert {11} == graphs._TAKEN
-    last = Owner()
-    assert graphs._own_stream(last).cuda_stream in {12, 13}
-    rest = [Owner() for _ in range(7)]
-    found = {graphs._own_stream(owner).cuda_stream for owner in rest}
-    assert len(found) == 7
-    one_more = Owner()
-    assert graphs._own_stream(one_more).cuda_stream in {11, 12, 13, 21, 22, 23, 31, 32, 33}
-
-
-def test_streams_of_learners_that_nobody_needs_are_free_again(monkeypatch):
-    class Owner:
+    own = turns.Turns()
+    with own.joined(), waiting_allowed():  # between its updates a member has no turn
         pass
+    assert Finished.noted == []
 
-    monkeypatch.setattr(graphs, "_TAKEN", set())
-    monkeypatch.setattr(torch.cuda, "Stream", Streams(1))
-    kept = [Owner() for _ in range(2)]
-    for owner in kept:
-        graphs._own_stream(owner)
-    forgotten = Owner()
-    forgotten.itself = forgotten  # only the collector finds it
-    freed = graphs._own_stream(forgotten).cuda_stream
-    gc.disable()
-    try:
-        del forgotten
-        assert graphs._own_stream(Owner()).cuda_stream == freed
-    finally:
-        gc.enable()
+
+def test_others_run_while_a_member_waits_for_the_device(device, monkeypatch):
+    own, ran = turns.Turns(), threading.Event()
+
+    def synchronize(self):
+        assert ran.wait(30)
+
+    monkeypatch.setattr(Finished, "synchronize", synchronize)
+
+    def other():
+        with own.joined(), turns.taken(device):
+            ran.set()
+
+    thread = threading.Thread(target=other)
+    with own.joined(), turns.taken(device):
+        thread.start()
+        with waiting_allowed():
+            pass
+    thread.join(30)
+
+
+def test_who_waits_to_record_gives_up_its_turn():
+    """Whoever records may need it: a part that cannot be recorded may wait for the device."""
+    own, holds, done = turns.Turns(), threading.Event(), []
+
+    def records():
+        with own.joined(), turns.taken(torch.device("cuda")), graphs._recording():
+            with turns.given_up():
+                holds.set()
+                time.sleep(0.05)
+            done.append("first")
+
+    thread = threading.Thread(target=records)
+    thread.start()
+    assert holds.wait(30)
+    with own.joined(), turns.taken(torch.device("cuda")), graphs._recording():
+        done.append("second")
+    thread.join(30)
+    assert done == ["first", "second"]
+    assert not graphs._RECORDING.locked()
 
 
 @pytest.mark.gpu
@@ -478,7 +509,6 @@ def test_estimates_and_metrics_are_captured_and_see_every_number_change():
         metrics(ppo, update)
     assert set(ppo.recorder._known) == {
         "estimates", "advantages", "sequences", "metrics", "metrics of the scaler",
-        "factors of the scaler",
     }  # fmt: skip
     rollout = update.rollout
     before = ppo._assess(rollout).estimates

@@ -6,6 +6,7 @@ import torch
 
 from learner_lab import ENDS, NUMBERS, Scripted, aged, learner, script, settings
 from oracles import learner as oracle
+from stormsail.algorithms.update import rollout as playing
 from stormsail.algorithms.update.rollout import Rollout, begin, collect, cut_rows, sequences
 
 T, B = 8, len(ENDS)
@@ -257,3 +258,14 @@ def test_rows_without_a_graph_cost_no_memory():
         part.requires_grad
         for part in (rollout.predicted, rollout.log_prob, rollout.memory, play.memory)
     )
+
+
+@pytest.mark.parametrize("piece", [1, 3, 4, 7, 1000])
+def test_a_recorded_rollout_is_the_same_in_whatever_pieces_it_is_written(piece, monkeypatch):
+    _, whole, _ = list(play_on(learner(), 2))[1]
+    monkeypatch.setattr(playing, "PIECE", piece)
+    _, cut, _ = list(play_on(learner(), 2))[1]
+    for name in ("observation", "reward", "weight", "terminated", "length", "parameters"):
+        assert torch.equal(getattr(cut, name), getattr(whole, name)), name
+    assert torch.equal(cut.predicted, whole.predicted)
+    assert torch.equal(cut.memory, whole.memory)

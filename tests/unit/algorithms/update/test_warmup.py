@@ -18,7 +18,8 @@ T, B = 8, 8
 def of_task(name, **changes):
     config = derive(TrainConfig().replace(**{
         "task.name": name, "ppo.n_envs": 16, "ppo.n_steps": 32, "ppo.batch_size": 16,
-        "task.data.world_bars": 1500, "network.lstm_hidden_size": 8, **changes,
+        "task.data.world_bars": 1500, "network.lstm_hidden_size": 8, "compile_update": False,
+        **changes,
     }))  # fmt: skip
     generators = Generators(config.seed)
     task = make_task(config, batch=config.ppo.n_envs)

@@ -15,6 +15,7 @@ from stormsail.cli.bench.learner import train as command
 from stormsail.core.errors import ChoiceError, RangeError
 
 TINY = bench.Sizes(environments=2, steps=4, epochs=2, minibatches=2)
+CALLED = ["compile_update=false"]
 OPTIONS = {
     "task": "cartpole",
     "environments": "2",
@@ -22,7 +23,7 @@ OPTIONS = {
     "epochs": 2,
     "minibatches": 2,
     "updates": 1,
-    "settings": None,
+    "settings": CALLED,
     "jax_half": None,
     "peers": True,
 }
@@ -46,7 +47,7 @@ def peer(sizes=TINY, *, shared=True):
 
 
 def our_learner(sizes=TINY, *, plain=False):
-    chosen = {"task": bench.TASK, "device": "cpu", "seed": 0, "plain": plain}
+    chosen = {"task": bench.TASK, "device": "cpu", "seed": 0, "plain": plain, "settings": CALLED}
     return bench.Ours(bench.overrides(sizes, 8, **chosen))
 
 

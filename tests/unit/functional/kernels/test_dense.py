@@ -66,6 +66,42 @@ def test_inputs_may_be_strided_and_want_no_gradient(device):
 
 
 @pytest.mark.parametrize("tanh", [True, False])
+@pytest.mark.parametrize(
+    "size", [*SIZES.values(), ((2, 5), 70, 9), ((3, 701), 48, 66)], ids=[*SIZES, "deep", "large"]
+)
+def test_weights_learn_the_same_where_the_input_does_not(size, tanh, device):
+    x, *leaves = draw(size, device)
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    got = dense(x.detach(), *leaves, tanh=tanh)
+    want = torch.nn.functional.linear(x.detach().double(), *exact)
+    want = want.tanh() if tanh else want
+    pairs = zip(gradients(got, leaves, level=2.0), gradients(want, exact, level=2.0), strict=True)
+    for a, b in pairs:
+        torch.testing.assert_close(
+            a.double(), b, rtol=2e-5, atol=2e-5 * max(1, want.numel()) ** 0.5
+        )
+
+
+@pytest.mark.parametrize("tanh", [True, False])
+@pytest.mark.parametrize("learns", [True, False])
+def test_an_input_of_another_type_is_filled_up_and_is_the_same(learns, tanh, device):
+    x, *leaves = draw(((3, 7), 5, 32), device)
+    rounded = x.detach().bfloat16().requires_grad_(learns)
+    wide = rounded.detach().float().requires_grad_(learns)
+    pairs = []
+    for each in (rounded, wide):
+        result = dense(each, *leaves, tanh=tanh, dtype=torch.float32)
+        asked = [*leaves, each] if learns else leaves
+        pairs.append([result, *gradients(result, asked, level=2.0)])
+    assert not learns or pairs[0][-1].dtype == torch.bfloat16
+    for a, b in zip(*pairs, strict=True):
+        assert a.shape == b.shape
+        torch.testing.assert_close(
+            a.float(), b, rtol=1e-2 if a is pairs[0][-1] else 1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("tanh", [True, False])
 def test_columns_that_fill_up_the_input_change_nothing(tanh, device):
     x, weight, bias = leaves = draw(((3, 7), 5, 16), device)
     wide = torch.cat((x, x.new_zeros(3, 7, 3)), -1)

@@ -8,8 +8,9 @@ import torch
 
 from oracles import recurrence as oracle
 from stormsail.functional import recurrence
+from stormsail.functional.kernels import recurrent
 from stormsail.functional.kernels.devices import compute_dtype
-from stormsail.functional.kernels.recurrent import Layer, recurrent_sequence
+from stormsail.functional.kernels.recurrent import Layer, is_narrow, recurrent_sequence
 
 KINDS = ("lstm", "gru")
 SIZES = {  # rows, environments, inputs, width, share of resets
@@ -18,6 +19,11 @@ SIZES = {  # rows, environments, inputs, width, share of resets
     "every row begins": (3, 5, 2, 4, 1.0),
     "no row begins": (3, 5, 2, 4, 0.0),
     "one row": (1, 2, 3, 4, 0.5),
+    "narrow": (5, 19, 5, 16, 0.3),
+    "narrow, one environment": (3, 1, 2, 32, 0.4),
+    "narrow, one row": (1, 3, 16, 64, 0.5),
+    "narrow, every row begins": (3, 17, 2, 16, 1.0),
+    "narrow, no row begins": (3, 17, 2, 16, 0.0),
 }
 LARGE = {
     "minibatch": (64, 4096, 256, 256, 0.01),
@@ -103,6 +109,19 @@ def test_large_layers_are_those_of_the_plain_one(kind, size, dtype, bound):
     assert max(errors) < bound, errors
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [16, 32, 64])
+def test_all_rows_in_one_kernel_are_as_exact_as_row_by_row(kind, width, monkeypatch):
+    """Both round inputs, weights, gates and outputs to bfloat16; one of them a product more."""
+    size = (9, 1000, 13, width, 0.1)
+    whole = compared(kind, size, "cuda", dtype=torch.bfloat16)
+    monkeypatch.setattr(recurrent, "is_narrow", lambda *_: False)
+    rows = compared(kind, size, "cuda", dtype=torch.bfloat16)
+    assert max(whole) < 1.1 * max(rows), (whole, rows)
+    assert max(whole) < 2e-2, whole
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_are_those_of_the_oracle(kind, device):
     exact, reset = draw(kind, (3, 2, 3, 2, 0.4), seed=4)
@@ -123,8 +142,9 @@ def test_outputs_are_those_of_the_oracle(kind, device):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_gradients_rows_one_by_one_are_the_sequence(kind, device):
-    leaves, reset = draw(kind, SIZES["odd"], device=device)
+@pytest.mark.parametrize("size", ["odd", "narrow"])
+def test_without_gradients_rows_one_by_one_are_the_sequence(kind, size, device):
+    leaves, reset = draw(kind, SIZES[size], device=device)
     leaves = [leaf.detach().float() for leaf in leaves]
     x, *rest, state, initial = leaves
     learning = [leaf.clone().requires_grad_() for leaf in leaves]
@@ -140,8 +160,9 @@ def test_without_gradients_rows_one_by_one_are_the_sequence(kind, device):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_neither_gradient_nor_nan_crosses_a_reset(kind, device):
-    leaves, _ = draw(kind, (4, 3, 2, 4, 0.0), device=device)
+@pytest.mark.parametrize("width", [4, 16])
+def test_neither_gradient_nor_nan_crosses_a_reset(kind, width, device):
+    leaves, _ = draw(kind, (4, 3, 2, width, 0.0), device=device)
     leaves = [leaf.detach().float().requires_grad_() for leaf in leaves]
     reset = torch.zeros(4, 3, dtype=torch.bool, device=device)
     reset[2] = True
@@ -160,8 +181,9 @@ def test_neither_gradient_nor_nan_crosses_a_reset(kind, device):
 
 
 @pytest.mark.parametrize("wanted", ["x", "weights", "state"])
-def test_what_wants_no_gradient_changes_no_other(wanted, device):
-    leaves, reset = draw("lstm", SIZES["odd"], device=device)
+@pytest.mark.parametrize("size", ["odd", "narrow"])
+def test_what_wants_no_gradient_changes_no_other(wanted, size, device):
+    leaves, reset = draw("lstm", SIZES[size], device=device)
     leaves = [leaf.detach().float() for leaf in leaves]
     chosen = {"x": [0], "weights": [1, 2, 3, 4], "state": [5]}[wanted]
 
@@ -181,6 +203,12 @@ def test_products_have_the_dtype_of_autocast():
         assert compute_dtype(x) == torch.bfloat16
     with torch.autocast("cpu", enabled=False):
         assert compute_dtype(x) == torch.float32
+
+
+def test_only_narrow_layers_go_through_all_rows_in_one_kernel():
+    widths = [width for width in range(1, 300) if is_narrow(width, torch.bfloat16, "cuda")]
+    assert widths == [16, 32, 64]
+    assert not is_narrow(64, torch.float32, "cuda")  # a product of the library is faster
 
 
 @pytest.mark.gpu

@@ -2,7 +2,8 @@
 
 Side by side each member has a thread of its own, and on a GPU a stream of its own: an update is a
 few launches of captured graphs, and the small kernels of several members fill the device together.
-On a CPU the threads of one interpreter take turns anyway; `Processes` uses more cores.
+One member at a time runs Python, until it waits for the device (`core.turns`). On a CPU `Processes`
+uses more cores.
 """
 
 import itertools
@@ -15,6 +16,7 @@ import torch
 from stormsail.algorithms.population.jobs import Call, Feed, Job, Outcome
 from stormsail.core.errors import RangeError
 from stormsail.core.signals import Relay, handled_signals
+from stormsail.core.turns import Turns
 
 _Done = tuple[Job, Outcome | Exception]
 
@@ -57,13 +59,13 @@ class InProcess:
         """Keep as many threads busy as there are workers; a signal ends them all."""
         done: queue.SimpleQueue[_Done | BaseException] = queue.SimpleQueue()
         running: list[threading.Thread] = []
-        relay, interrupted = Relay(), list[BaseException]()
+        relay, interrupted, turns = Relay(), list[BaseException](), Turns()
         with handled_signals(relay):
             while True:
                 running = [thread for thread in running if thread.is_alive()]
                 free = 0 if interrupted else self._workers - len(running)
                 for job in itertools.islice(iter(feed, None), free):
-                    running.append(threading.Thread(target=_member, args=(call, job, done)))
+                    running.append(threading.Thread(target=_member, args=(call, job, done, turns)))
                     running[-1].start()
                 if not running and done.empty():
                     break
@@ -90,11 +92,13 @@ def _outcome(call: Call, job: Job) -> Outcome | Exception:
         return error
 
 
-def _member(call: Call, job: Job, done: "queue.SimpleQueue[_Done | BaseException]") -> None:
+def _member(
+    call: Call, job: Job, done: "queue.SimpleQueue[_Done | BaseException]", turns: Turns
+) -> None:
     """Carry out a job in a thread, on a stream of its own where there is a GPU."""
     stream = torch.cuda.Stream() if torch.cuda.is_available() else None
     try:
-        with torch.cuda.stream(stream):
+        with turns.joined(), torch.cuda.stream(stream):
             done.put((job, _outcome(call, job)))
     except BaseException as error:  # noqa: BLE001 - an interruption is raised by the main thread
         done.put(error)

@@ -6,9 +6,11 @@ import threading
 import time
 
 import pytest
+import torch
 
 import population_jobs as work
 from stormsail.algorithms.population.engines.in_process import InProcess
+from stormsail.core import turns
 from stormsail.core.errors import RangeError
 from stormsail.core.signals import handled_signals
 
@@ -45,6 +47,36 @@ def test_what_a_job_raises_is_handed_back_and_the_others_go_on(tmp_path):
     assert found == {
         job.member: work.outcome(job) for job in work.jobs(tmp_path, 3) if job.member != 1
     }
+
+
+def test_members_take_turns_on_a_device_and_one_that_fails_leaves_its_turn(tmp_path):
+    gpu, inside, most = torch.device("cuda"), [], []
+
+    def train(job):
+        with turns.taken(gpu):
+            assert turns.has_turn()
+            inside.append(job.member)
+            time.sleep(0.005)
+            most.append(len(inside))
+            inside.remove(job.member)
+            if job.member == 1:
+                raise ValueError("no")
+        return work.outcome(job)
+
+    jobs = work.jobs(tmp_path, 6)
+    found = {job.member: result for job, result in InProcess(workers=3).run(train, jobs)}
+    assert isinstance(found.pop(1), ValueError)
+    assert sorted(found) == [0, 2, 3, 4, 5]
+    assert most == [1] * 6
+
+
+def test_jobs_one_after_the_other_take_no_turn(tmp_path):
+    def train(job):
+        with turns.taken(torch.device("cuda")):
+            assert not turns.has_turn()
+        return work.outcome(job)
+
+    assert len(list(InProcess().run(train, work.jobs(tmp_path, 2)))) == 2
 
 
 def test_a_signal_ends_every_member_also_one_that_begins_after_it(tmp_path):
