@@ -35,7 +35,8 @@ class _Operations(TorchDispatchMode):
         masks = name in {"index", "index_put", "index_put_"} and any(
             part is not None and part.dtype == torch.bool for part in args[1]
         )
-        if name in COUNTS or masks:
+        is_stream = name == "equal" and args[0].dtype == torch.uint8  # its state is on the host
+        if (name in COUNTS and not is_stream) or masks:
             self.found(name)
         return func(*args, **(kwargs or {}))
 

@@ -244,7 +244,7 @@ def test_statistics_through_places_are_plain_ones(changes, monkeypatch):
         plain.update()
         placed.update()
         assert differing(state_of(plain), state_of(placed)) == []
-    assert {"estimates", "advantages", "sequences"} <= set(placed.recorder._known)
+    assert {"estimates", "sequences"} <= set(placed.recorder._known)
 
 
 def test_recording_the_statistics_leaves_them_as_they_were(monkeypatch):
