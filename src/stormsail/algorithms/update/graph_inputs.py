@@ -124,7 +124,7 @@ def _parts_of(kind: type) -> Callable[[Any], Sequence[Any]] | None:
 
 def _take_apart(value: Any, parts: list[Any]) -> None:  # noqa: ANN401 - a nest
     """Add all parts of a nest to a list, in the order of `form_of`, with the types and sizes."""
-    kind = type(value)
+    kind: Any = type(value)
     parts_of = None if kind is Tensor else _parts_of(kind)
     if parts_of is None:
         parts.append(value)
