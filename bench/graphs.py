@@ -133,10 +133,10 @@ class Timed(Ppo):
         self.stamps.append(now())
         return collected
 
-    def _batch(self, *parts: Any) -> Any:  # noqa: ANN401
-        batch = super()._batch(*parts)
+    def _prepare(self, given: Any) -> Any:  # noqa: ANN401
+        prepared = super()._prepare(given)
         self.stamps.append(now())
-        return batch
+        return prepared
 
     def _finish(self, done: Update, explained_variance: float) -> None:
         super()._finish(done, explained_variance)

@@ -309,7 +309,7 @@ ALL_ACTIONS = (
     _bug(
         "draws-scored-by-the-best-action",
         DRAWS,
-        "index_copy(0, places, held.amin(-1))",
+        "torch.cat((kept.score[:old], held.amin(-1)))",
         "index_copy(0, places, held.amax(-1))",
         DRAW_TESTS,
         "test_a_score_is_the_lowest_of_actions_played_throughout",
@@ -406,8 +406,8 @@ ALL_ACTIONS = (
     _bug(
         "draws-strata-of-recent-results",
         DRAWS,
-        "share = is_risky.sum().double() / scored.sum()",
-        "share = is_risky[recent].double().mean()",
+        "share = worst.sum().double() / self._scored",
+        "share = is_risky.double().mean()",
         DRAW_TESTS,
         "test_strata_weigh_what_they_are_of_all_draws",
     ),

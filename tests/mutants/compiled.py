@@ -39,6 +39,11 @@ def whole_step(*tests: str) -> tuple[str, ...]:
     return unit("whole_step", *tests, part="optim")
 
 
+DRAWS = unit(
+    "normal",
+    "test_numbers_and_state_are_those_of_torch_whatever_was_drawn_before",
+    part="optim",
+)
 FIFTY = whole_step("test_fifty_steps_are_the_eager_ones")
 REFUSED = whole_step("test_a_refused_step_changes_no_bit_but_the_count")
 
@@ -54,8 +59,8 @@ COMPILED = (
         "traced-huber-slope-not-divided-by-kappa",
         "Speed, CPU",
         HUBER,
-        "slope = (weight * inner).sum(-1) * unit / u.shape[-2]",
-        "slope = (weight * inner).sum(-1) / u.shape[-2]",
+        "slope = (weight * inner).sum(-2) * unit / count",
+        "slope = (weight * inner).sum(-2) / count",
         unit("kernels/traced_huber", "test_the_loss_is_that_of_the_oracle"),
     ),
     Mutant(
@@ -136,6 +141,30 @@ COMPILED = (
         "optimizer.step_by(lambda: self._advance(optimizer, given, seen, report))",
         "self._advance(optimizer, given, seen, report)",
         whole_step("test_hooks_and_schedulers_see_a_step_and_its_settings_are_those_after_them"),
+    ),
+    Mutant(
+        "draws-leave-the-last-ones-as-they-are",
+        "Speed, CPU",
+        STEP,
+        "if (count % (2 * HALF) == 0) return;",
+        "if (count > 0) return;",
+        DRAWS,
+    ),
+    Mutant(
+        "draws-begin-with-words-that-were-taken",
+        "Speed, CPU",
+        STEP,
+        "            state_->next += some;\n",
+        "",
+        DRAWS,
+    ),
+    Mutant(
+        "draws-are-not-compared-with-those-of-torch",
+        "Speed, CPU",
+        "optim/fused/normal.py",
+        "            self._fits = self._is_torchs()\n",
+        "            self._fits = True\n",
+        unit("normal", "test_torch_draws_where_its_numbers_would_be_others", part="optim"),
     ),
     Mutant(
         "whole-step-forgets-the-scale-of-a-step",
@@ -304,6 +333,14 @@ COMPILED = (
         "gradient if weight.grad is None else weight.grad.add_(gradient)",
         "gradient",
         compiled("test_recorded_updates_are_eager_updates[market]"),
+    ),
+    Mutant(
+        "compiled-rows-in-another-order",
+        "Speed, CPU",
+        "algorithms/update/rollout.py",
+        "        self._rows.append(row)\n",
+        "        self._rows.insert(0, row)\n",
+        compiled("test_recorded_updates_are_eager_updates[pendulum]"),
     ),
     Mutant(
         "compiled-memory-learns-nothing",

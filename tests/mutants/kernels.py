@@ -11,6 +11,7 @@ POLICY = "functional/kernels/policy_triton.py"
 RETURNS = "functional/kernels/returns_triton.py"
 TARGETS = "functional/kernels/target_rows.py"
 GRAPHS = "algorithms/update/graphs.py"
+INPUTS = "algorithms/update/graph_inputs.py"
 
 DENSE = "functional/kernels/dense_triton.py"
 
@@ -34,8 +35,8 @@ KERNELS = (
     Mutant(
         "recorded-function-keeps-its-first-tensors",
         "S1-P1",
-        GRAPHS,
-        "        move_into(known.places, tensors)\n",
+        INPUTS,
+        "        move_into(self._tensors, tensors)\n",
         "",
         RECORDED,
     ),
@@ -43,7 +44,7 @@ KERNELS = (
         "recorded-function-has-one-place-for-two-tensors",
         "S1-P1",
         GRAPHS,
-        "            placed = _apart(given, set())\n",
+        "            placed = set_apart(given, set())\n",
         "            placed = given\n",
         unit(
             "update/graphs",
@@ -55,14 +56,14 @@ KERNELS = (
         "recorded-function-keeps-its-first-flags",
         "S1-P1",
         GRAPHS,
-        "if known is None or known.form != form:",
+        "if known is None or known.places.form != form:",
         "if known is None:",
         RECORDED,
     ),
     Mutant(
         "recorded-function-takes-numbers-of-the-host",
         "S1-P1",
-        GRAPHS,
+        INPUTS,
         "    if isinstance(value, float):\n"
         '        raise TypeError("a number that may change between calls must be a tensor")\n',
         "",
@@ -102,6 +103,14 @@ KERNELS = (
         DENSE,
         "    for begin in range(0, inputs, INPUTS):\n",
         "    for begin in range(0, inputs // INPUTS * INPUTS, INPUTS):\n",
+        unit("kernels/dense", "test_a_product_with_its_tanh_is_that_of_float64"),
+    ),
+    Mutant(
+        "device-product-forgets-the-last-rows",
+        "S1-L1",
+        DENSE,
+        "tl.range(first, tl.cdiv(rows, ROWS), step, num_stages=STAGES)",
+        "tl.range(first, rows // ROWS, step, num_stages=STAGES)",
         unit("kernels/dense", "test_a_product_with_its_tanh_is_that_of_float64"),
     ),
     Mutant(
@@ -270,6 +279,38 @@ KERNELS = (
         "torch.mm(slope, weight)[:, : ctx.shape[-1]]",
         "torch.mm(slope, weight)[:, -ctx.shape[-1] :]",
         unit("kernels/dense", "test_an_input_of_another_type_is_filled_up_and_is_the_same"),
+    ),
+    Mutant(
+        "device-column-that-is-passed-on-is-scaled",
+        "S1-L1",
+        "functional/kernels/decisions_triton.py",
+        "tl.where(is_passed[None, :], given, scaled.to(given.dtype))",
+        "scaled.to(given.dtype)",
+        unit("kernels/decisions", "test_scaled_observations_are_those_of_the_formula"),
+    ),
+    Mutant(
+        "device-class-that-there-is-not",
+        "S1-L1",
+        "functional/kernels/decisions_triton.py",
+        '    score = tl.where(score == score, score, float("inf"))  # a NaN is the largest\n',
+        "",
+        unit("kernels/decisions", "test_a_row_of_nan_draws_a_class_that_there_is"),
+    ),
+    Mutant(
+        "device-log-probability-of-the-largest",
+        "S1-L1",
+        "functional/kernels/decisions_triton.py",
+        "tl.sum(tl.where(own, shifted, 0.0), axis=1) - tl.log(total)",
+        "-tl.log(total)",
+        unit("kernels/decisions", "test_log_probabilities_are_those_of_the_formula"),
+    ),
+    Mutant(
+        "device-means-lose-the-digits-of-what-is-small",
+        "2.12",
+        "functional/kernels/affine_triton.py",
+        "        y = y + (tl.load(added) - tl.load(taken)).to(KIND)\n",
+        "        y = y + tl.load(added).to(KIND) - tl.load(taken).to(KIND)\n",
+        unit("kernels/affine", "test_a_table_is_mapped_as_by_the_formula"),
     ),
     Mutant(
         "steady-weights-stay-for-ever",

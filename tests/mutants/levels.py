@@ -131,7 +131,7 @@ LEVELS = (
         "levels-loss-at-the-midpoints",
         "levels",
         CRITICS,
-        "        if weight is not None:\n            return quantile.levels_of(weight)\n",
+        "    if weight is not None:\n        return quantile.levels_of(weight)\n",
         "",
         update("test_critics_learn_their_levels_from_targets_by_mass"),
     ),

@@ -566,8 +566,8 @@ SHORTFALL = (
     _bug(
         "floor-against-the-policy-of-long-ago",
         DRAWS,
-        "recent = (kept.measured >= since) & self._scored\n        held",
-        "recent = self._scored\n        sample = self.sample(alpha, since=0)\n        held",
+        "        sample = self.sample(alpha, since=since)\n",
+        "        since = 0\n        sample = self.sample(alpha, since=since)\n",
         "risk/limit_control",
         "test_the_floor_counts_the_results_of_the_present_policy_alone",
     ),

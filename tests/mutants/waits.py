@@ -147,4 +147,26 @@ WAITS = (
         "place, place",
         unit("risk/planned", "test_the_predicted_tail_is_that_of_the_host", part="algorithms"),
     ),
+    Mutant(
+        "draws-that-are-gone-have-scores",
+        "waits",
+        "algorithms/risk/draws.py",
+        "        self._scored = max(self._scored - forgotten, 0)\n",
+        "",
+        unit(
+            "risk/draws", "test_scores_of_draws_that_are_forgotten_are_forgotten", part="algorithms"
+        ),
+    ),
+    Mutant(
+        "draws-replayed-in-any-order",
+        "waits",
+        "algorithms/risk/draws.py",
+        "torch.where(taken, kept.measured, never).argsort(stable=True)",
+        "torch.where(taken, never, kept.measured).argsort(stable=True)",
+        unit(
+            "risk/draws",
+            "test_the_draws_to_be_replayed_are_found_without_a_look_at_the_device",
+            part="algorithms",
+        ),
+    ),
 )

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from stormsail.functional import _checks as check
+from stormsail.functional.kernels.decisions import class_log_prob, serves
 
 SQUASHES = ("tanh", "sigmoid")
 MASKED_LOGIT = -1e30
@@ -88,6 +89,8 @@ def categorical_log_prob(
     """
     check.check_has_axis(axis="classes", logits=logits)
     check.check_without_last(whole={"logits": logits}, part={"action": action})
+    if serves(logits, action):
+        return class_log_prob(logits, action)
     return logits.log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, clamp
+from stormsail.functional.kernels.affine import mapped, maps
 
 LOSSES = ("squared", "quantile")
 
@@ -22,6 +23,8 @@ def encode(x: Float[Tensor, "*batch"], mean: Number, std: Number) -> Float[Tenso
     """
     check.check_known(mean=mean)
     check.check_std(std=std)
+    if maps(x, mean, std):
+        return mapped(x, taken=mean, divisor=std)
     return (x - mean) / std
 
 
@@ -33,6 +36,8 @@ def decode(x: Float[Tensor, "*batch"], mean: Number, std: Number) -> Float[Tenso
     """
     check.check_known(mean=mean)
     check.check_std(std=std)
+    if maps(x, mean, std):
+        return mapped(x, factor=std, added=mean)
     return std * x + mean
 
 
@@ -49,6 +54,8 @@ def re_express(
     """
     check.check_known(mean=mean, new_mean=new_mean)
     check.check_std(std=std, new_std=new_std)
+    if maps(x, mean, std, new_mean, new_std):
+        return mapped(x, factor=std, added=mean, taken=new_mean, divisor=new_std)
     return (std * x + (mean - new_mean)) / new_std  # the means first: they may be far larger than x
 
 

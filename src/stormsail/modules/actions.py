@@ -18,6 +18,7 @@ from stormsail.core.task import (
     MultiDiscreteActions,
 )
 from stormsail.functional import distribution
+from stormsail.functional.kernels.decisions import drawn_classes, serves
 from stormsail.modules.config import PolicyConfig
 
 ENTROPY_SAMPLES = 4
@@ -105,6 +106,8 @@ class CategoricalHead:
 
     def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
         """Draw by the Gumbel-max trick, which needs no host sync."""
+        if serves(parameters):
+            return drawn_classes(parameters, _uniform(parameters, generator))
         return _perturbed(parameters, generator).argmax(-1)
 
     def mode(self, parameters: Tensor) -> Tensor:
@@ -346,9 +349,13 @@ def _unmasked(parameters: Tensor, mask: Tensor | None) -> Tensor:
 
 def _perturbed(logits: Tensor, generator: torch.Generator) -> Tensor:
     """Return the logits with Gumbel noise; the largest belongs to a draw from their softmax."""
-    uniform = torch.empty_like(logits).uniform_(generator=generator)
+    uniform = _uniform(logits, generator)
     least = torch.finfo(uniform.dtype).tiny
     return logits - (-uniform.clamp(min=least).log()).log()
+
+
+def _uniform(logits: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.empty_like(logits).uniform_(generator=generator)
 
 
 def _between(unit: Tensor, actions: ContinuousActions) -> Tensor:

@@ -6,10 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from stormsail.functional import return_scale, statistics
+from stormsail.functional.kernels.decisions import serves, standardised
 from stormsail.functional.statistics import Moments
 
 CLIP = 10.0
 """Largest normalised observation."""
+
+EPS = 1e-8
+"""Added to a variance."""
 
 
 class Held(NamedTuple):
@@ -59,7 +63,9 @@ class ObservationScale(nn.Module):
     def forward(self, observation: Tensor, held: Held | None = None) -> Tensor:
         """Return the observation standardised, within +-10; before any statistics, as it is."""
         variance, passed = self.held() if held is None else held
-        scaled = statistics.standardise(observation, self.mean, variance, clip=CLIP)
+        if serves(observation, self.mean):
+            return standardised(observation, self.mean, variance, passed, clip=CLIP, eps=EPS)
+        scaled = statistics.standardise(observation, self.mean, variance, clip=CLIP, eps=EPS)
         return torch.where(passed, observation, scaled)
 
 

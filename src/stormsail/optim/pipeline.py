@@ -15,8 +15,9 @@ from stormsail.optim.parameters import NamedParameters, Parameters
 from stormsail.optim.vgs.scaler import VarianceGradientScaler
 
 if TYPE_CHECKING:  # imported when it is used
+    from stormsail.optim.fused.normal import Library
     from stormsail.optim.fused.step import CompiledStep
-    from stormsail.optim.fused.whole_step import Library, WholeStep
+    from stormsail.optim.fused.whole_step import WholeStep
 
 DEFAULT_MAX_GRAD_NORM = 0.5
 GUARDS = ("auto", "host", "device")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.risk.saved import Fit, check_tensors, kind_of, like
-from stormsail.algorithms.update.graphs import Recorder
+from stormsail.algorithms.update.graphs import Recorder, waiting_allowed
 from stormsail.algorithms.update.rollout import Options, Rollout
 from stormsail.core.task import DiscreteActions, Task, action_mask, with_batch
 from stormsail.functional import risk
@@ -51,7 +51,8 @@ class Draws(NamedTuple):
     constant: Tensor
     """Return of each of some actions that are held throughout, [n, K]."""
     is_scored: Tensor
-    """Whether both are known yet, bool [n]; until then they are 0: a state is finite."""
+    """Whether both are known yet, bool [n]; until then they are 0: a state is finite. The newest
+    are not yet."""
 
 
 class Start(NamedTuple):
@@ -86,10 +87,12 @@ class DrawMemory:
         self.kept: Draws | None = None
         self._open: tuple[Start, Tensor] | None = None
         """Start of the episodes that are running, and whether it is known, bool [B]."""
+        self._scored = 0
+        """Episodes that have a score: the first ones, so that nobody need ask the device."""
 
     def __len__(self) -> int:
         """Episodes that are remembered and have a score."""
-        return 0 if self.kept is None else int(self._scored.sum())
+        return self._scored
 
     def spread(self) -> float:
         """Return the standard deviation of the returns of all remembered episodes; 0 for one."""
@@ -117,7 +120,8 @@ class DrawMemory:
         if self._open is not None:
             known = known | self._open[1]
         # an episode that began before this memory did is left out
-        t, b = (rollout.ended & known).nonzero(as_tuple=True)
+        with waiting_allowed():
+            t, b = (rollout.ended & known).nonzero(as_tuple=True)
         result = rollout.return_so_far.double()[t, b] + rollout.reward.double()[t, b]
         self._append(
             Draws(
@@ -151,6 +155,8 @@ class DrawMemory:
         if self.kept is not None:
             state = tuple(map(_joined, self.kept.state, new.state))
             new = Draws(state, *map(_joined, self.kept[1:], new[1:]))
+        forgotten = max(len(new.result) - self.capacity, 0)
+        self._scored = max(self._scored - forgotten, 0)
         state = tuple(column[-self.capacity :] for column in new.state)
         self.kept = Draws(state, *(column[-self.capacity :] for column in new[1:]))
 
@@ -163,37 +169,42 @@ class DrawMemory:
         """
         if self.kept is None:
             return
-        places = (~self.kept.is_scored).nonzero()[:, 0]
-        if len(places) == 0:
+        kept, old = self.kept, self._scored
+        if old == len(kept.result):
             return
-        held = hold(tuple(column[places] for column in self.kept.state))
-        self.kept = self.kept._replace(
-            score=self.kept.score.index_copy(0, places, held.amin(-1)),
-            constant=self.kept.constant.index_copy(0, places, held),
-            is_scored=torch.ones_like(self.kept.is_scored),
+        held = hold(tuple(column[old:] for column in kept.state))
+        self.kept = kept._replace(
+            score=torch.cat((kept.score[:old], held.amin(-1))),
+            constant=torch.cat((kept.constant[:old], held)),
+            is_scored=torch.ones_like(kept.is_scored),
         )
-
-    @property
-    def _scored(self) -> Tensor:
-        return self._kept.is_scored
+        self._scored = len(kept.result)
 
     def is_risky(self, alpha: float) -> Tensor:
         """Return which draws are among the worst, bool [n]; one without a score is not."""
-        kept, scored = self._kept, self._kept.score[self._scored]
+        kept, scored = self._kept, self._kept.score[: self._scored]
         if len(scored) == 0:
             return torch.zeros_like(kept.score, dtype=torch.bool)
         count = min(len(scored), int(RISKY_SHARE * alpha * len(scored)) + 1)
         # strictly below: among equal scores nothing but chance would decide
-        return self._scored & (kept.score < scored.kthvalue(count).values)
+        return kept.is_scored & (kept.score < scored.kthvalue(count).values)
 
     def risky(self, count: int, alpha: float) -> Tensor:
-        """Return which draws are replayed next, int64 [count]: of the worst, the oldest results."""
-        places = self.is_risky(alpha).nonzero()[:, 0]
-        if len(places) == 0:
-            places = self._scored.nonzero()[:, 0]
-        order = self._kept.measured[places].argsort(stable=True)
-        chosen = places[order[:count]]
-        return chosen.repeat(-(-count // len(chosen)))[:count]
+        """Return which draws are replayed next, int64 [count]: of the worst, the oldest results.
+
+        Where there are fewer they take turns; without any all that have a score are taken.
+        """
+        kept, worst = self._kept, self.is_risky(alpha)
+        taken = torch.where(worst.any(), worst, kept.is_scored)
+        never = torch.iinfo(kept.measured.dtype).max
+        order = torch.where(taken, kept.measured, never).argsort(stable=True)
+        turn = torch.arange(count, device=order.device) % taken.sum().clamp(max=count)
+        return order[turn]
+
+    def _recent(self, since: int) -> Tensor:
+        """Return the places of scored draws that were measured from an update on, int64 [m]."""
+        with waiting_allowed():
+            return (self._kept.measured[: self._scored] >= since).nonzero()[:, 0]
 
     def sample(self, alpha: float, *, since: int) -> "Sample":
         """Return the results of the updates from `since` on, stratified.
@@ -201,16 +212,16 @@ class DrawMemory:
         Two strata, the worst draws and the others: each has the share of all remembered draws that
         belong to it, however many of them were measured lately.
         """
-        kept, is_risky, scored = self._kept, self.is_risky(alpha), self._scored
-        recent = (kept.measured >= since) & scored
-        share = is_risky.sum().double() / scored.sum()
+        kept, worst, recent = self._kept, self.is_risky(alpha), self._recent(since)
+        is_risky = worst[recent]
+        share = worst.sum().double() / self._scored
         weight = torch.where(
             is_risky,
-            share / (is_risky & recent).sum().clamp(min=1),
-            (1.0 - share) / (~is_risky & recent).sum().clamp(min=1),
-        )[recent]
+            share / is_risky.sum().clamp(min=1),
+            (1.0 - share) / (~is_risky).sum().clamp(min=1),
+        )
         state = tuple(column[recent] for column in kept.state)
-        return Sample(kept.result[recent], weight / weight.sum(), is_risky[recent], state)
+        return Sample(kept.result[recent], weight / weight.sum(), is_risky, state)
 
     def gaps(self, action: Tensor, alpha: float, *, since: int) -> tuple[Tensor, Tensor]:
         """Return what a held action made of the draws of `sample`, less the policy's results.
@@ -223,9 +234,9 @@ class DrawMemory:
         Returns:
             Gaps and weights, float64 [m] each.
         """
-        kept, sample = self._kept, self.sample(alpha, since=since)
-        recent = (kept.measured >= since) & self._scored
-        held = kept.constant[recent].index_select(1, action.reshape(1))[:, 0]
+        sample = self.sample(alpha, since=since)
+        constant = self._kept.constant[self._recent(since)]
+        held = constant.index_select(1, action.reshape(1))[:, 0]
         return held - sample.result, sample.weight
 
     @torch.no_grad()
@@ -284,14 +295,15 @@ class DrawMemory:
 
     def constant_returns(self) -> Tensor:
         """Return what each action held throughout would have made of every draw, [n, K]."""
-        return self._kept.constant[self._scored]
+        return self._kept.constant[: self._scored]
 
     def best_held(self, alpha: float) -> float | None:
         """Return the largest CVaR of an action that is held throughout; None without a draw."""
         if len(self) == 0:
             return None
         held = self.constant_returns().T.contiguous()  # [K, n]
-        return float(risk.empirical_cvar(held, alpha=alpha).max())
+        with waiting_allowed():
+            return float(risk.empirical_cvar(held, alpha=alpha).max())
 
     @property
     def _kept(self) -> Draws:
@@ -347,6 +359,7 @@ class DrawMemory:
             begun = Start(tuple(part.to(device) for part in starts), observation.to(device))
             running = begun, known.to(device)
         self.kept, self._open = kept, running
+        self._scored = 0 if kept is None else int(kept.is_scored.sum())
 
 
 @torch.no_grad()

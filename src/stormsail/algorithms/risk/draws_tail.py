@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import RiskConfig
 from stormsail.algorithms.risk.control import NOTHING, Tail
 from stormsail.algorithms.risk.draws import DrawMemory
+from stormsail.algorithms.update.graphs import waiting_allowed
 from stormsail.core.task import Task, draw_places, episode_steps
 from stormsail.functional import risk
 
@@ -36,8 +38,8 @@ def measure_tail(
         return NOTHING._replace(spread=draws.spread())
     alpha = config.cvar_alpha
     sample = draws.sample(alpha, since=since)
-    cvar = float(risk.empirical_cvar(sample.result, alpha=alpha, weight=sample.weight))
-    level = float(risk.weighted_value_at_risk(sample.result, sample.weight, alpha=alpha))
+    cvar = risk.empirical_cvar(sample.result, alpha=alpha, weight=sample.weight)
+    level = risk.weighted_value_at_risk(sample.result, sample.weight, alpha=alpha)
     error = risk.stratified_cvar_error(
         sample.result,
         sample.weight,
@@ -50,12 +52,14 @@ def measure_tail(
     )
     mean = (sample.result * sample.weight).sum()
     variance = (sample.weight * (sample.result - mean).square()).sum()
+    with waiting_allowed():
+        found = torch.stack((cvar, level, error, variance.sqrt())).tolist()
     return Tail(
         samples=len(sample.result),
         is_ready=len(draws) >= config.least_samples,
-        raw=cvar,
-        empirical=cvar,
-        error=float(error),
-        level=level,
-        spread=float(variance.sqrt()),
+        raw=found[0],
+        empirical=found[0],
+        error=found[2],
+        level=found[1],
+        spread=found[3],
     )

@@ -59,7 +59,7 @@ from stormsail.algorithms.risk.draws import CAPACITY, DrawMemory, held_returns
 from stormsail.algorithms.risk.draws_tail import measure_tail
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensor
 from stormsail.algorithms.update.estimates import Estimates
-from stormsail.algorithms.update.graphs import Recorder, captures
+from stormsail.algorithms.update.graphs import Recorder, captures, waiting_allowed
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.generators import Generators
 from stormsail.core.task import DiscreteActions, Task, draw_places, episode_steps, with_batch
@@ -384,15 +384,19 @@ class LimitControl:
         divisor = self.mixed.sqrt().clamp(min=LEAST_MIXED)
         likeliest = probability.argmax(-1, keepdim=True)
         best, floor = self._floor(tail)
+        size = _mean_square(raw_risk, weight).sqrt()
+        with waiting_allowed():
+            below = self._shortfall(rollout, value)
+            found = torch.stack([x.double() for x in (size, below, loss, trust, floor)]).tolist()
         return Mix(
             options=risk.pull_to_action(mixed / divisor, probability, best, share=floor),
             risk_options=self.share * scaled_risk / divisor,
             taken=raw_risk.gather(-1, likeliest)[..., 0],
-            term=float(_mean_square(raw_risk, weight).sqrt()),
-            predicted=self._predicted(rollout, value),
-            loss=float(loss),
-            trust=float(trust),
-            floor=float(floor),
+            term=found[0],
+            predicted=self._predicted(found[1]),
+            loss=found[2],
+            trust=found[3],
+            floor=found[4],
         )
 
     def _branches(self, rollout: Rollout, agent: Agent) -> Branches | None:
@@ -448,12 +452,15 @@ class LimitControl:
         following = self.critic.predict_following(agent, rollout, frame, REWARD)
         return step.reward + self.config.ppo.gamma * torch.where(step.terminated, 0.0, following)
 
-    def _predicted(self, rollout: Rollout, shortfall: Tensor) -> float:
-        """Return the CVaR that the critic predicts where episodes begin; NaN if none does."""
+    @staticmethod
+    def _shortfall(rollout: Rollout, shortfall: Tensor) -> Tensor:
+        """Return the mean shortfall that is expected where episodes begin; NaN if none does."""
         first = shortfall[rollout.length == 1]
-        if len(first) == 0:
-            return math.nan
-        below = float(first.mean()) + min(-self.level, 0.0)
+        return first.mean() if len(first) else first.new_full((), torch.nan)
+
+    def _predicted(self, shortfall: float) -> float:
+        """Return the CVaR that belongs to an expected shortfall at the start of an episode."""
+        below = shortfall + min(-self.level, 0.0)
         return self.level + below / self.config.risk.cvar_alpha
 
     def _move_share(self, tail: Tail) -> None:
@@ -462,9 +469,12 @@ class LimitControl:
             return
         gap = self.aim(tail) - tail.empirical
         relative = gap / self.unit(tail)
-        mean_rate, risk_rate = self.balance.double()
+        square = self.balance.new_ones(()) if self.mixed is None else self.mixed
+        with waiting_allowed():
+            *rates, mixed = torch.cat((self.balance.double(), square.double()[None])).tolist()
+        mean_rate, risk_rate = torch.tensor(rates, dtype=torch.float64)
         # the mixture is divided by its own scale, so a step is longer by that
-        step = 1.0 if self.mixed is None else max(math.sqrt(float(self.mixed)), LEAST_MIXED)
+        step = 1.0 if self.mixed is None else max(math.sqrt(mixed), LEAST_MIXED)
         wanted = GAIN * gap * step + self.integral * risk_rate
         most = SLOPE * abs(relative) + abs(self.integral)
         share = float(risk.mixing_share(wanted, mean_rate, risk_rate, most_change=most))

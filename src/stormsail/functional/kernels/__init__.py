@@ -11,6 +11,9 @@ it can be); static shapes, no host sync, numbers that change between updates as 
 - `dense.dense(x, weight, bias, *, tanh, dtype=None)` -> [*b, N] in `dtype`, as above.
 - `heads.heads(x, groups, *, dtype=None)`: hidden layers with a tanh and last layers on one input ->
   float32 [*b, heads, N] of each group; `groups` are lists of `Head`.
+- `decisions.standardised`, `drawn_classes`, `class_log_prob`: of each row of a decision.
+- `steady_weights.steady_weights()`: a rollout's scope, in which what is made of weights is kept.
+- `affine.mapped(x, factor=, added=, taken=, divisor=)`: an affine map in one pass, where it `maps`.
 - `sequences.chosen_sequences(table, chosen, axis)`: as `index_select`.
 - `quantile_pairs.huber_loss(predicted, target, tau, kappa, mass)` -> [*b]; `huber_active`, and
   `huber_loss_and_seen` for both, crossing and means in one pass. A target expanded over critics is

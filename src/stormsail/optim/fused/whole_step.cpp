@@ -1,8 +1,8 @@
 // A step of the gradient pipeline over all tensors at once, float32 on a CPU.
 //
 // Tensors of a small network hold some hundred numbers each, so calls of operators on lists of them
-// take most of a step. `measure` is what comes before the optimizer, `advance` is its own step; the
-// noise is drawn in between, by the caller. The formulas are those of `functional.optim` and of the
+// take most of a step. `measure` is what comes before the optimizer, `draw` its noise, `advance` its
+// own step. The formulas are those of `functional.optim` and of the
 // eager step, in the order in which that rounds. Sums run over LANES numbers at once, and those of
 // BLOCK vectors are added up in double.
 
@@ -212,6 +212,163 @@ void move(const Moved& own, const Settings& set, double share, const Seen& seen,
     }
 }
 
+// Random numbers of torch's generator of a CPU: the Mersenne Twister of Matsumoto & Nishimura 1998,
+// whose words torch takes one by one. A step draws one for every weight.
+
+constexpr int WORDS = 624, MIDDLE = 397;
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+
+// What `torch.Generator.get_state` begins with.
+struct Twister {
+    uint64_t seed;
+    int32_t left, seeded;
+    uint64_t next;
+    uint64_t words[WORDS];
+};
+
+inline Words words(const uint32_t* from) {
+    Words x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+}
+
+template <typename Numbers>
+inline Numbers twisted(Numbers here, Numbers after) {
+    const Numbers mixed = (here & 0x80000000u) | (after & 0x7fffffffu);
+    return (mixed >> 1) ^ ((0u - (after & 1u)) & 0x9908b0dfu);
+}
+
+// The next words from `first` to `last`, of which those at a distance are known already.
+void twist(uint32_t* state, int first, int last, int distance) {
+    int j = first;
+    for (; j + LANES <= last; j += LANES) {
+        const Words x = words(state + j + distance) ^ twisted(words(state + j), words(state + j + 1));
+        std::memcpy(state + j, &x, sizeof x);
+    }
+    for (; j < last; ++j) state[j] = state[j + distance] ^ twisted(state[j], state[j + 1]);
+}
+
+void refresh(uint32_t* state) {
+    twist(state, 0, WORDS - MIDDLE, MIDDLE);
+    twist(state, WORDS - MIDDLE, WORDS - 1, MIDDLE - WORDS);
+    state[WORDS - 1] = state[MIDDLE - 1] ^ twisted(state[WORDS - 1], state[0]);
+}
+
+// Numbers in [0, 1) of 24 bits, of all words.
+void spread_out(const uint32_t* state, float* uniform) {
+    static_assert(WORDS % LANES == 0, "no words are left over");
+    for (int j = 0; j < WORDS; j += LANES) {
+        Words y = words(state + j);
+        y ^= y >> 11;
+        y ^= (y << 7) & 0x9d2c5680u;
+        y ^= (y << 15) & 0xefc60000u;
+        y ^= y >> 18;
+        y &= 0xffffffu;
+        Whole small;
+        std::memcpy(&small, &y, sizeof small);
+        store(uniform + j, __builtin_convertvector(small, Vector) * 0x1p-24f);
+    }
+}
+
+constexpr int HALF = 8;  // torch makes the first of 16 numbers sizes and the others angles
+typedef float Eight __attribute__((vector_size(4 * HALF)));
+typedef int32_t EightWhole __attribute__((vector_size(4 * HALF)));
+
+template <typename To, typename From>
+inline To bits(From from) {
+    To to;
+    static_assert(sizeof to == sizeof from, "as many bits");
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+// For a normal x > 0; the polynomial of Cephes, as in torch.
+inline Eight logarithm(Eight x) {
+    const EightWhole own = bits<EightWhole>(x);
+    EightWhole power = ((own >> 23) & 0xff) - 126;
+    Eight m = bits<Eight>((own & 0x007fffff) | 0x3f000000);  // [1/2, 1)
+    const EightWhole low = m < 0.707106781186547524f;
+    power += low;  // -1 where it is true
+    m = bits<Eight>(bits<EightWhole>(m) & low) + m - 1.0f;
+    const Eight e = __builtin_convertvector(power, Eight), z = m * m;
+    Eight p = m * 7.0376836292e-2f - 1.1514610310e-1f;
+    p = p * m + 1.1676998740e-1f;
+    p = p * m - 1.2420140846e-1f;
+    p = p * m + 1.4249322787e-1f;
+    p = p * m - 1.6668057665e-1f;
+    p = p * m + 2.0000714765e-1f;
+    p = p * m - 2.4999993993e-1f;
+    p = p * m + 3.3333331174e-1f;
+    p = p * m * z - e * 2.12194440e-4f - 0.5f * z;
+    return m + p + e * 0.693359375f;
+}
+
+// Of an angle in [0, 2 pi]; the polynomials of Cephes, as in torch.
+inline void sine_and_cosine(Eight x, Eight& sine, Eight& cosine) {
+    EightWhole octant = __builtin_convertvector(x * 1.27323954473516f, EightWhole);
+    octant = (octant + 1) & ~1;
+    const Eight y = __builtin_convertvector(octant, Eight);
+    x = ((x - y * 0.78515625f) - y * 2.4187564849853515625e-4f) - y * 3.77489497744594108e-8f;
+    const Eight z = x * x;
+    Eight even = z * 2.443315711809948e-5f - 1.388731625493765e-3f;
+    even = (even * z + 4.166664568298827e-2f) * z * z - 0.5f * z + 1.0f;
+    Eight odd = z * -1.9515295891e-4f + 8.3321608736e-3f;
+    odd = (odd * z - 1.6666654611e-1f) * z * x + x;
+    const EightWhole swap = (octant & 2) != 0;
+    const EightWhole of_sine = (octant & 4) << 29, of_cosine = ((~(octant - 2)) & 4) << 29;
+    sine = bits<Eight>(bits<EightWhole>(swap ? even : odd) ^ of_sine);
+    cosine = bits<Eight>(bits<EightWhole>(swap ? odd : even) ^ of_cosine);
+}
+
+// 16 uniform numbers to as many of N(0, 1), by Box & Muller 1958.
+void to_normal(float* sixteen) {
+    Eight first, second, sine, cosine;
+    std::memcpy(&first, sixteen, sizeof first);
+    std::memcpy(&second, sixteen + HALF, sizeof second);
+    Eight radius = -2.0f * logarithm(1.0f - first);
+    for (int lane = 0; lane < HALF; ++lane) radius[lane] = std::sqrt(radius[lane]);
+    sine_and_cosine(second * 6.283185307179586f, sine, cosine);
+    first = radius * cosine;
+    second = radius * sine;
+    std::memcpy(sixteen, &first, sizeof first);
+    std::memcpy(sixteen + HALF, &second, sizeof second);
+}
+
+// Takes uniform numbers from the words of a state, in order.
+class Source {
+  public:
+    explicit Source(Twister* state) : state_(state) {
+        for (int j = 0; j < WORDS; ++j) words_[j] = state->words[j];
+        spread_out(words_, uniform_);
+    }
+
+    void take(float* to, long count) {
+        while (count > 0) {
+            if (state_->left == 1) {
+                refresh(words_);
+                spread_out(words_, uniform_);
+                state_->left = WORDS + 1;
+                state_->next = 0;
+            }
+            const long some = std::min<long>(count, state_->left - 1);
+            std::memcpy(to, uniform_ + state_->next, sizeof(float) * some);
+            state_->left -= some;
+            state_->next += some;
+            to += some;
+            count -= some;
+        }
+    }
+
+    ~Source() {
+        for (int j = 0; j < WORDS; ++j) state_->words[j] = words_[j];
+    }
+
+  private:
+    Twister* state_;
+    uint32_t words_[WORDS];
+    float uniform_[WORDS];
+};
+
 }  // namespace
 
 // What comes before the step, of `count` tensors: norms, guard, clip and, where `scaled`, the
@@ -289,4 +446,16 @@ extern "C" void advance(int64_t count, int64_t noisy, const Moved* places, const
         take(own, set, share, seen[i], scale, shift, slope, noise);
         if (noisy) noise += own.size;
     }
+}
+
+// Fill `out` with `count` draws of N(0, 1), at least 16, as `Tensor.normal_` does; the state of the
+// generator goes on as it would there.
+extern "C" void draw(int64_t count, Twister* state, float* out) {
+    Source source(state);
+    source.take(out, count);
+    for (long at = 0; at + 2 * HALF <= count; at += 2 * HALF) to_normal(out + at);
+    if (count % (2 * HALF) == 0) return;
+    out += count - 2 * HALF;  // the last ones anew
+    source.take(out, 2 * HALF);
+    to_normal(out);
 }

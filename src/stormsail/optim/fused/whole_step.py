@@ -1,11 +1,11 @@
-"""A step of the gradient pipeline on a CPU as two calls of C++ of our own (`whole_step.cpp`).
+"""A step of the gradient pipeline on a CPU as three calls of C++ of our own (`whole_step.cpp`).
 
 An eager step is some hundred calls over lists of small tensors, which take longer than their
-arithmetic. Here one call comes before the noise, which torch draws as ever, and one after it.
+arithmetic. Here one call comes before the noise, one draws it, and one comes after it.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,17 +13,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stormsail.functional.optim.upgd import NORMS
+from stormsail.optim.fused.normal import Library, NormalDraws
 from stormsail.optim.fused.rows import Report
 from stormsail.optim.fused.step import unfit
 from stormsail.optim.upgd.base import UtilityOptimizer
-from stormsail.optim.upgd.buckets import fill_normal_
 from stormsail.optim.upgd.upgd import is_noisy
 from stormsail.optim.vgs.scaler import LARGEST, VarianceGradientScaler, slow_beta
 
 SOURCE = "optim/fused/whole_step.cpp"
-
-Library = Callable[[str, Sequence[int], Sequence[Tensor]], None]
-"""Calls a function of the C++ file, as `core.machine_code` compiles it."""
 
 _TOTALS = 4
 """Numbers of the C++ report before the norms: refused, not finite, raw norm, clipped norm."""
@@ -68,6 +65,7 @@ class WholeStep:
         self._library, self._parameters, self._scaler = library, parameters, scaler
         self._optimizer, self._bound = optimizer, bound
         self._ranks = {id(param): rank for rank, param in enumerate(parameters)}
+        self._draws = NormalDraws(library)
         self._noise = torch.empty(0)
 
     def step(self) -> Report | None:
@@ -127,7 +125,7 @@ class WholeStep:
             size = sum(each.size for each in given)
             if self._noise.numel() != size:
                 self._noise = torch.empty(size)
-            fill_normal_(self._noise, optimizer.generator)
+            self._draws.fill_(self._noise, optimizer.generator)
         # the C++ structures `Moved` and `Settings`
         places: list[int] = []
         for param, grad, size, group in given:

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from bets_lab import bets_learner, limited
+from host_reads import host_reads
 from stormsail.algorithms.update import graphs
+from stormsail.algorithms.update.device_epochs import DeviceEpochs
 from stormsail.algorithms.update.graphs import Recorder
 from stormsail.bench.bets.bets_worlds import KNOWN
 
@@ -85,3 +87,17 @@ def test_the_first_weights_of_the_risk_critic_are_the_same_on_every_device():
         here.risk.critic.values.parameters(), there.risk.critic.values.parameters(), strict=True
     )
     assert all(torch.equal(a, b.cpu()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("world", [STAKES, ONE_BET], ids=["stakes", "one bet"])
+def test_a_limit_of_all_actions_looks_at_the_device_so_often(world, monkeypatch):
+    """Once for each thing it decides on; sizes of its memory it knows. A float counts twice."""
+    ppo = learners(world)
+    entropy = ppo.generators.stream("entropy")
+    ppo._epochs = DeviceEpochs(ppo.agent, ppo.pipeline, ppo.config, entropy, captured=False)
+    for _ in range(5):
+        ppo.update()
+    with host_reads(monkeypatch) as (places, leaves):
+        ppo.update()
+    assert len(leaves) == 2
+    assert len(places) <= 14, places

@@ -19,6 +19,7 @@ from all_actions_lab import (
     rollouts,
     seeded,
 )
+from host_reads import host_reads
 from learner_lab import settings as lab_settings
 from oracles import risk_limit as oracle
 from simulator_lab import settings, simulator, wild_panel
@@ -388,7 +389,7 @@ def remembered(score, *, result=None, measured=None):
     """Return a memory of draws with these scores."""
     count = len(score)
     memory = DrawMemory()
-    memory.kept = Draws(
+    kept = Draws(
         state=(torch.zeros(count),),
         observation=torch.zeros(count, 1),
         score=torch.tensor(score, dtype=torch.float64),
@@ -397,6 +398,7 @@ def remembered(score, *, result=None, measured=None):
         constant=torch.zeros(count, 2, dtype=torch.float64),
         is_scored=torch.ones(count, dtype=torch.bool),
     )
+    memory.load_state_dict({"kept": kept._asdict(), "open": None}, torch.device("cpu"))
     return memory
 
 
@@ -598,3 +600,36 @@ def test_without_a_limit_no_draw_is_played_or_scored(monkeypatch):
     limit._remember(rollout, agent)
     assert limit.draws.kept.is_scored.tolist() == [False] * task.batch
     assert len(limit.draws) == 0
+
+
+@pytest.mark.parametrize("worst", [0, 3, 9])
+@pytest.mark.parametrize("count", [2, 9, 25])
+def test_the_draws_to_be_replayed_are_found_without_a_look_at_the_device(worst, count, monkeypatch):
+    """The oldest of the worst in the order of their places; fewer of them take turns."""
+    source = torch.Generator().manual_seed(count)
+    measured = torch.randint(0, 4, (30,), generator=source).tolist()
+    memory = remembered([0.0] * 30, measured=measured)
+    risky = torch.zeros(30, dtype=torch.bool)
+    risky[torch.randperm(30, generator=source)[:worst]] = True
+    monkeypatch.setattr(memory, "is_risky", lambda _: risky)
+    chosen = [place for place in range(30) if worst == 0 or risky[place]]
+    chosen.sort(key=lambda place: measured[place])
+    wanted = [chosen[:count][turn % len(chosen[:count])] for turn in range(count)]
+    with host_reads(monkeypatch) as (places, _):
+        found = memory.risky(count, 0.1)
+    assert places == []
+    assert found.tolist() == wanted
+
+
+def test_scores_of_draws_that_are_forgotten_are_forgotten():
+    memory = remembered([float(score) for score in range(5)])
+    memory.capacity = 6
+    kept = memory.kept
+    new = kept._replace(is_scored=torch.zeros(5, dtype=torch.bool))
+    memory._append(new._replace(result=new.result + 1.0))
+    assert memory.kept.is_scored.tolist() == [True] + [False] * 5
+    assert len(memory) == 1
+    assert memory.constant_returns().shape == (1, 2)
+    memory.score_new(lambda state: torch.full((len(state[0]), 2), 7.0, dtype=torch.float64))
+    assert memory.kept.score.tolist() == [4.0] + [7.0] * 5
+    assert len(memory) == 6

@@ -471,7 +471,7 @@ def filled(made, constant, result, *, update=0):
         constant=torch.tensor(constant, dtype=torch.float64),
         is_scored=torch.ones(count, dtype=torch.bool),
     )
-    made.draws.kept = whole
+    made.draws.load_state_dict({"kept": whole._asdict(), "open": None}, torch.device("cpu"))
     return made
 
 
@@ -659,12 +659,12 @@ def test_the_predicted_cvar_is_that_of_the_shortfall_where_episodes_begin():
     first = shortfall[rollout.length == 1]
     assert len(first) == 16
     expected = -3.0 + float(first.mean()) / WORLD.alpha
-    assert made._predicted(rollout, shortfall) == pytest.approx(expected)
+    assert made._predicted(float(made._shortfall(rollout, shortfall))) == pytest.approx(expected)
     made.level = 2.0  # an episode begins below it: 2 of shortfall that no step adds
     expected = 2.0 + (float(first.mean()) - 2.0) / WORLD.alpha
-    assert made._predicted(rollout, shortfall) == pytest.approx(expected)
+    assert made._predicted(float(made._shortfall(rollout, shortfall))) == pytest.approx(expected)
     none = dataclasses.replace(rollout, length=rollout.length + 2)
-    assert math.isnan(made._predicted(none, shortfall))
+    assert math.isnan(made._predicted(float(made._shortfall(none, shortfall))))
 
 
 def test_a_rollout_of_a_fixed_policy_is_estimated_and_predicted_right():

@@ -8,6 +8,7 @@ import torch
 
 from oracles import recurrence as oracle
 from stormsail.functional import recurrence
+from stormsail.functional.kernels import recurrent
 from stormsail.functional.kernels.devices import compute_dtype
 from stormsail.functional.kernels.recurrent import Layer, is_narrow, recurrent_sequence
 
@@ -30,7 +31,6 @@ LARGE = {
     "odd": (33, 301, 37, 70, 0.2),
     "every row begins": (5, 130, 64, 64, 1.0),
     "no row begins": (16, 130, 64, 64, 0.0),
-    "narrowest": (7, 1000, 9, 16, 0.1),
 }
 
 
@@ -107,6 +107,19 @@ def test_values_and_gradients_are_those_of_the_plain_layer(kind, size, device):
 def test_large_layers_are_those_of_the_plain_one(kind, size, dtype, bound):
     errors = compared(kind, size, "cuda", dtype=dtype)
     assert max(errors) < bound, errors
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [16, 32, 64])
+def test_all_rows_in_one_kernel_are_as_exact_as_row_by_row(kind, width, monkeypatch):
+    """Both round inputs, weights, gates and outputs to bfloat16; one of them a product more."""
+    size = (9, 1000, 13, width, 0.1)
+    whole = compared(kind, size, "cuda", dtype=torch.bfloat16)
+    monkeypatch.setattr(recurrent, "is_narrow", lambda *_: False)
+    rows = compared(kind, size, "cuda", dtype=torch.bfloat16)
+    assert max(whole) < 1.1 * max(rows), (whole, rows)
+    assert max(whole) < 2e-2, whole
 
 
 @pytest.mark.parametrize("kind", KINDS)
