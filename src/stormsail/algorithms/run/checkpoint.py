@@ -146,6 +146,7 @@ def floating_state(ppo: Ppo) -> Iterator[Tensor]:
     yield from (part for part in parts if part.is_floating_point())
 
 
+@torch.no_grad()
 def state_flags(ppo: Ppo, entropy: Tensor) -> list[Tensor]:
     """Return flags that all hold where `floating_state` is finite, and so is the entropy.
 
