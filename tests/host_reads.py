@@ -1,6 +1,6 @@
 """Where the host would wait for a device, counted on a machine without one."""
 
-import traceback
+import sys
 from contextlib import contextmanager
 
 import torch
@@ -35,7 +35,8 @@ class _Operations(TorchDispatchMode):
         masks = name in {"index", "index_put", "index_put_"} and any(
             part is not None and part.dtype == torch.bool for part in args[1]
         )
-        if name in COUNTS or masks:
+        is_stream = name == "equal" and args[0].dtype == torch.uint8  # its state is on the host
+        if (name in COUNTS and not is_stream) or masks:
             self.found(name)
         return func(*args, **(kwargs or {}))
 
@@ -83,6 +84,10 @@ def host_reads(monkeypatch):
 
 
 def _place():
-    """Return the last line of the package that is being run."""
-    lines = [each for each in traceback.extract_stack() if "/stormsail/" in each.filename]
-    return f"{lines[-1].filename.split('/stormsail/')[-1]}:{lines[-1].lineno}" if lines else ""
+    """Return the innermost line of the package that is being run."""
+    frame = sys._getframe(1)
+    while frame is not None and "/stormsail/" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f"{frame.f_code.co_filename.split('/stormsail/')[-1]}:{frame.f_lineno}"

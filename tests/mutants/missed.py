@@ -277,8 +277,8 @@ MISSED = (
         "risk-raw-tail-winsorised",
         "X7",
         "algorithms/risk/control.py",
-        "raw=_cvar(sample, alpha)",
-        "raw=_cvar(winsorised(sample, config.cvar_winsor_pct), alpha)",
+        "raw, percent = _cvar(sample, alpha), config.cvar_winsor_pct",
+        "percent = config.cvar_winsor_pct\n        raw = _cvar(winsorised(sample, percent), alpha)",
         unit(
             "risk/control",
             "test_the_multiplier_follows_the_winsorised_estimate_and_both_are_reported",

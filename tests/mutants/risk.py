@@ -255,8 +255,8 @@ RISK = (
         "risk-window-waits-for-the-policy",
         "risk",
         CONTROL,
-        "        self.window.add(rollout)\n        tail",
-        "        if trains_policy:\n            self.window.add(rollout)\n        tail",
+        "        predicted = self._look(rollout, agent)\n",
+        "        predicted = self._look(rollout, agent) if trains_policy else math.nan\n",
         ONLY_CRITICS,
     ),
     Mutant(
@@ -274,8 +274,8 @@ RISK = (
         "risk-not-told-that-only-critics-learn",
         "risk",
         ORDER,
-        "trains_policy=now.trains_policy,",
-        "trains_policy=True,",
+        "            trains_policy=now.trains_policy,\n            rate=",
+        "            trains_policy=True,\n            rate=",
         ONLY_CRITICS,
     ),
     # --- the weight
@@ -439,8 +439,8 @@ RISK = (
         "risk-mixed-after-normalisation",
         "risk",
         ORDER,
-        "advantage, moments = normal.advantage, normal.used\n",
-        "advantage, moments = normal.advantage + (mixed - estimates.raw_advantage), normal.used\n",
+        "        advantage = normal.advantage\n",
+        "        advantage = normal.advantage + (mixed - assessment.estimates.raw_advantage)\n",
         control("risk/control", "test_the_advantages_are_mixed_before_they_are_normalised"),
     ),
     Mutant(

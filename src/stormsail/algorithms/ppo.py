@@ -125,10 +125,12 @@ class Unprepared(NamedTuple):
 
     rollout: Rollout
     assessment: Assessment
-    advantage: Tensor
-    """Normalised, [T, B]."""
+    mixed: Tensor
+    """Advantages with the risk advantage, in reward units, [T, B]."""
     options: Tensor | None
     """Of every action, [T, B, K]; None where only those of taken ones are known."""
+    moments: RunningMoments | None
+    """Of advantages of earlier rollouts."""
     warming: bool
     """Whether the support of a categorical critic is that of a warm-up."""
     has_stepped: bool
@@ -138,6 +140,7 @@ class Unprepared(NamedTuple):
 class Prepared(NamedTuple):
     """Training sequences, and what they are encoded with."""
 
+    normal: Normalised
     target: Tensor
     """Encoded, [T, B, M]."""
     predicted: Tensor
@@ -274,12 +277,15 @@ class Ppo:
             mixed = plan.mixed
         elif risk is not None:
             mixed = risk.advantage
-        normal = self._follow_advantages(mixed, rollout, assessment)
-        advantage, moments = normal.advantage, normal.used
         options = None if risk is None else risk.options
-        target, predicted, scale, data = self._prepare(
-            Unprepared(rollout, assessment, advantage, options, warming, bool(self.optimizer.state))
+        has_stepped = bool(self.optimizer.state)
+        prepared = self._prepare(
+            Unprepared(
+                rollout, assessment, mixed, options, self.advantage_moments, warming, has_stepped
+            )
         )
+        normal, target, predicted, scale, data = prepared
+        advantage, moments = normal.advantage, normal.used
         risk = self._with_gradient(risk, data, rollout, moments)
         if known is None:
             learned, known, risk = self._learn_unread(data, now, rollout, assessment, plan)
@@ -499,13 +505,6 @@ class Ppo:
             trains_policy=now.trains_policy,
         )
 
-    def _follow_advantages(
-        self, mixed: Tensor, rollout: Rollout, assessment: Assessment
-    ) -> Normalised:
-        """Return normalised advantages, the moments used for it and those for the next rollout."""
-        raw = Raw(mixed, assessment.estimates, rollout, self.advantage_moments, assessment.sound)
-        return self.recorder("advantages", self._normalised, raw)
-
     def _normalised(self, raw: Raw) -> Normalised:
         mixed, estimates, rollout, before, sound = raw
         used, after = follow_moments(mixed, rollout.weight, self.config, before)
@@ -558,8 +557,9 @@ class Ppo:
             return self.returns.update < chosen.warmup_updates
 
     def _prepare(self, given: Unprepared) -> Prepared:
-        """Update the statistics of returns and observations; return the training sequences."""
-        if self._moves_support(warming=given.warming):
+        """Update statistics of returns, advantages, observations; return the training sequences."""
+        looks = self.config.ppo.advantage_mode == "previous_stats"  # whether there is any spread
+        if looks or self._moves_support(warming=given.warming):
             with waiting_allowed():
                 return self._prepared(given)
         return self.recorder("sequences", self._prepared, given, writes=self._statistics)
@@ -571,12 +571,17 @@ class Ppo:
         yield from self.agent.observation_scale.moments
 
     def _prepared(self, given: Unprepared) -> Prepared:
-        rollout, assessment, advantage, options, warming, _ = given
+        rollout, assessment, mixed, options, before, warming, _ = given
         scale = self.agent.return_scale
+        normal = self._normalised(
+            Raw(mixed, assessment.estimates, rollout, before, assessment.sound)
+        )
+        advantage = normal.advantage
         target, predicted = self._rescale(rollout, assessment, warming=warming)
         self._commit_observations(rollout, assessment.sound)
         data = self._batch(rollout, predicted, advantage, target, options)
-        return Prepared(target, predicted, (scale.mean.clone(), scale.std.clone()), data)
+        now = (scale.mean.clone(), scale.std.clone())
+        return Prepared(normal, target, predicted, now, data)
 
     def _rescale(
         self, rollout: Rollout, assessment: Assessment, *, warming: bool

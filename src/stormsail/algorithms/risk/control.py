@@ -6,6 +6,7 @@ if configured.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -22,11 +23,11 @@ from stormsail.algorithms.risk.advantage import (
     risk_advantage,
 )
 from stormsail.algorithms.risk.multiplier import DualState, RiskDual
-from stormsail.algorithms.risk.planned import Carried, Window, decide, tail_of
+from stormsail.algorithms.risk.planned import Window, carried, decide, tail_of
 from stormsail.algorithms.risk.saved import check_number
 from stormsail.algorithms.risk.window import EpisodeWindow, partial_sums
 from stormsail.algorithms.update.estimates import Estimates
-from stormsail.algorithms.update.graphs import Recorder
+from stormsail.algorithms.update.graphs import Recorder, waiting_allowed
 from stormsail.algorithms.update.losses import legacy_cvar
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.config import Config
@@ -286,21 +287,21 @@ class RiskControl:
                 the multiplier nor the ramp moves: no policy could have responded to them.
             rate: learning rate over the first one, which that of a risk critic follows.
         """
-        config = self.config.risk
-        self.window.add(rollout)
+        predicted = self._look(rollout, agent)
         tail = self.measure(rollout)
-        predicted = predicted_cvar(
-            agent, rollout, alpha=config.cvar_alpha, estimator=config.cvar_estimator
-        )
         decided = self._decide(tail, predicted, explained_variance, trains_policy=trains_policy)
         if self.critic is None:
-            advantage, loss = self._advantage(tail, rollout, estimates, agent), math.nan
+            advantage, loss = self._advantage(tail, rollout, estimates, agent), None
         else:
             advantage, loss = self._learned(tail, rollout, agent, rate)
-        term, scale = self._term(advantage, rollout, estimates, agent)
+        terms = self._terms(advantage, rollout, estimates, agent)
+        if loss is None:
+            loss = torch.full_like(terms[0], torch.nan)
+        with waiting_allowed():
+            term, scale, lost = torch.cat((terms, loss.double()[None])).tolist()
         weight, coefficient = self._acting(tail, decided, term, scale)
         mixed = self._mixed(estimates.raw_advantage, advantage, coefficient)
-        return self._report(tail, decided, mixed, advantage, weight, coefficient, term, loss)
+        return self._report(tail, decided, mixed, advantage, weight, coefficient, term, lost)
 
     @property
     def defers(self) -> bool:
@@ -332,6 +333,36 @@ class RiskControl:
         given = (rollout, estimates, explained_variance, self._carried(rollout), trains_policy)
         return self._recorder("tail and limit", partial(self._planned, agent), given)
 
+    def _look(self, rollout: Rollout, agent: Agent) -> float:
+        """Add the episodes of a rollout to the window; return the CVaR that critics predict.
+
+        Where functions are recorded it is found on the device, and read with the window.
+        """
+        config = self.config.risk
+        if not self._recorder.captured or config.cvar_estimator != "dirac":
+            self.window.add(rollout)
+            return predicted_cvar(
+                agent, rollout, alpha=config.cvar_alpha, estimator=config.cvar_estimator
+            )
+        given = (rollout, self._carried(rollout))
+        found = self._recorder("outcomes", partial(self._outcomes, agent), given)
+        with waiting_allowed():
+            predicted, count, *window = found.tolist()
+        self._replace_window(count, window)
+        return float(predicted)
+
+    def _outcomes(self, agent: Agent, given: tuple[Rollout, Tensor]) -> Tensor:
+        """Return what the host reads of a rollout, float64: predicted CVaR, count and window."""
+        rollout, row = given
+        before, places = carried(row)
+        window = Window(places, before.count).add(rollout)
+        predicted = predicted_cvar_of_some(agent, rollout, alpha=self.config.risk.cvar_alpha)
+        header = torch.stack((predicted.double(), window.count))
+        return torch.cat((header, window.outcomes))
+
+    def _replace_window(self, count: float, places: Sequence[float]) -> None:
+        self.window.replace(places[len(places) - int(count) :])
+
     def _carried(self, rollout: Rollout) -> Tensor:
         """Return what the device has to know of the state: `Carried`, and the window."""
         dual, missing = self.dual, self.window.size - len(self.window)
@@ -357,9 +388,9 @@ class RiskControl:
         self, agent: Agent, given: tuple[Rollout, Estimates, Tensor, Tensor, bool]
     ) -> Plan:
         rollout, estimates, explained_variance, row, trains_policy = given
-        config, width = self.config.risk, len(Carried._fields)
-        before = Carried(*row[:width].unbind())
-        window = Window(row[width:], before.count).add(rollout)
+        config = self.config.risk
+        before, places = carried(row)
+        window = Window(places, before.count).add(rollout)
         is_ready = window.count >= config.least_samples
         tail = tail_of(window, alpha=config.cvar_alpha)
         advantage = torch.zeros_like(estimates.raw_advantage)
@@ -390,7 +421,7 @@ class RiskControl:
     ) -> RiskReport:
         """Take over what a plan found, once its numbers are on the host; see `act`."""
         predicted, term, scale, count, *window = numbers.tolist()
-        self.window.replace(window[len(window) - int(count) :])
+        self._replace_window(count, window)
         tail = self.tail(self.window.sample())
         decided = self._decide(tail, predicted, explained_variance, trains_policy=trains_policy)
         weight, coefficient = self._acting(tail, decided, term, scale)
@@ -442,7 +473,7 @@ class RiskControl:
             tail=tail,
             average=math.nan if self.average is None else self.average,
             predicted=decided.predicted,
-            realised=_cvar(self.window.sample(), config.cvar_alpha),
+            realised=self._realised(tail),
             unit=decided.unit,
             gap=decided.gap,
             multiplier=self.dual.multiplier,
@@ -476,11 +507,12 @@ class RiskControl:
         count, alpha = len(sample), config.cvar_alpha
         if count == 0:
             return NOTHING
+        raw, percent = _cvar(sample, alpha), config.cvar_winsor_pct
         return Tail(
             samples=count,
             is_ready=count >= config.least_samples,
-            raw=_cvar(sample, alpha),
-            empirical=_cvar(winsorised(sample, config.cvar_winsor_pct), alpha),
+            raw=raw,
+            empirical=raw if percent == 0.0 else _cvar(winsorised(sample, percent), alpha),
             error=float(risk.empirical_cvar_error(sample, alpha=alpha, group=group)),
             level=float(risk.value_at_risk(sample, alpha=alpha)),
             spread=float(sample.std()) if count > 1 else 0.0,
@@ -545,7 +577,7 @@ class RiskControl:
 
     def _learned(
         self, tail: Tail, rollout: Rollout, agent: Agent, rate: float
-    ) -> tuple[Tensor, float]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Train the risk critic; return what each step added to the shortfall it expects, [T, B].
 
         (rho_t + V(s_{t+1}) - V(s_t)) / alpha, one step at a time: what happened later is in V.
@@ -554,7 +586,7 @@ class RiskControl:
         memory = _present(self._generator)
         critic.memory.add(agent, rollout, self._horizon, memory)
         if not tail.is_ready or config.cvar_limit is None:
-            return torch.zeros_like(rollout.reward), math.nan
+            return torch.zeros_like(rollout.reward), None
         level, cvar = torch.tensor((tail.level, tail.empirical), dtype=torch.float64)
         goal = float(risk.shortfall_level(level, cvar, limit=config.cvar_limit))
         self.level = (
@@ -567,7 +599,7 @@ class RiskControl:
         before = rollout.return_so_far.to(value.dtype)
         added = risk.shortfall_increment(rollout.reward, before, level=frame.level)
         change = added + torch.where(rollout.ended, 0.0, following) - value
-        return torch.where(rollout.weight > 0.0, change / config.cvar_alpha, 0.0), float(loss)
+        return torch.where(rollout.weight > 0.0, change / config.cvar_alpha, 0.0), loss
 
     @property
     def multiplier(self) -> float:
@@ -579,19 +611,19 @@ class RiskControl:
         """What a rollout must record: of no other action for a critic, None for nothing at all."""
         return None if self.critic is None else torch.empty(0)
 
-    def _term(
+    def _terms(
         self, advantage: Tensor, rollout: Rollout, estimates: Estimates, agent: Agent
-    ) -> tuple[float, float]:
+    ) -> Tensor:
         """Return the mean risk advantage, and the scale that its contribution is bounded by."""
         config, weight = self.config.risk, rollout.weight
         if config.cvar_policy_mode == "critic_legacy":
             term = legacy_cvar(
                 agent, rollout.predicted, alpha=config.cvar_alpha, estimator=config.cvar_estimator
             )
-            return float(statistics.weighted_mean(term.double(), weight, empty=math.nan)), 1.0
+            mean = statistics.weighted_mean(term.double(), weight, empty=math.nan)
+            return torch.stack((mean, torch.ones_like(mean)))
         given = (advantage, estimates.raw_advantage, weight)
-        term, scale = self._recorder("terms of risk", _mean_and_scale, given).tolist()
-        return term, scale
+        return self._recorder("terms of risk", _mean_and_scale, given)
 
     def _weight(self, share: float, term: float, scale: float) -> float:
         """Return the fixed weight that acts: ramped, and bounded in itself and in its effect."""
@@ -607,6 +639,12 @@ class RiskControl:
         if coefficient == 0.0 or config.cvar_policy_mode == "critic_legacy":
             return raw
         return (raw + coefficient * advantage) / self._divisor
+
+    def _realised(self, tail: Tail) -> float:
+        """Return the CVaR of the returns of the episodes of the window."""
+        if self.config.risk.cvar_quantity == "episode_return":
+            return tail.raw
+        return _cvar(self.window.sample(), self.config.risk.cvar_alpha)
 
     @property
     def _divisor(self) -> float:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.risk.saved import Fit, check_tensors, kind_of, like
-from stormsail.algorithms.update.graphs import Recorder
+from stormsail.algorithms.update.graphs import Recorder, waiting_allowed
 from stormsail.algorithms.update.rollout import Options, Rollout
 from stormsail.core.task import DiscreteActions, Task, action_mask, with_batch
 from stormsail.functional import risk
@@ -120,7 +120,8 @@ class DrawMemory:
         if self._open is not None:
             known = known | self._open[1]
         # an episode that began before this memory did is left out
-        t, b = (rollout.ended & known).nonzero(as_tuple=True)
+        with waiting_allowed():
+            t, b = (rollout.ended & known).nonzero(as_tuple=True)
         result = rollout.return_so_far.double()[t, b] + rollout.reward.double()[t, b]
         self._append(
             Draws(
@@ -202,7 +203,8 @@ class DrawMemory:
 
     def _recent(self, since: int) -> Tensor:
         """Return the places of scored draws that were measured from an update on, int64 [m]."""
-        return (self._kept.measured[: self._scored] >= since).nonzero()[:, 0]
+        with waiting_allowed():
+            return (self._kept.measured[: self._scored] >= since).nonzero()[:, 0]
 
     def sample(self, alpha: float, *, since: int) -> "Sample":
         """Return the results of the updates from `since` on, stratified.
@@ -300,7 +302,8 @@ class DrawMemory:
         if len(self) == 0:
             return None
         held = self.constant_returns().T.contiguous()  # [K, n]
-        return float(risk.empirical_cvar(held, alpha=alpha).max())
+        with waiting_allowed():
+            return float(risk.empirical_cvar(held, alpha=alpha).max())
 
     @property
     def _kept(self) -> Draws:

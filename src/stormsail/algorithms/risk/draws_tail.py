@@ -8,6 +8,7 @@ from torch import Tensor
 from stormsail.algorithms.config import RiskConfig
 from stormsail.algorithms.risk.control import NOTHING, Tail
 from stormsail.algorithms.risk.draws import DrawMemory
+from stormsail.algorithms.update.graphs import waiting_allowed
 from stormsail.core.task import Task, draw_places, episode_steps
 from stormsail.functional import risk
 
@@ -51,7 +52,8 @@ def measure_tail(
     )
     mean = (sample.result * sample.weight).sum()
     variance = (sample.weight * (sample.result - mean).square()).sum()
-    found = torch.stack((cvar, level, error, variance.sqrt())).tolist()  # one look at the device
+    with waiting_allowed():
+        found = torch.stack((cvar, level, error, variance.sqrt())).tolist()
     return Tail(
         samples=len(sample.result),
         is_ready=len(draws) >= config.least_samples,

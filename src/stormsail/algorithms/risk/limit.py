@@ -59,7 +59,7 @@ from stormsail.algorithms.risk.draws import CAPACITY, DrawMemory, held_returns
 from stormsail.algorithms.risk.draws_tail import measure_tail
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensor
 from stormsail.algorithms.update.estimates import Estimates
-from stormsail.algorithms.update.graphs import Recorder, captures
+from stormsail.algorithms.update.graphs import Recorder, captures, waiting_allowed
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.generators import Generators
 from stormsail.core.task import DiscreteActions, Task, draw_places, episode_steps, with_batch
@@ -384,9 +384,10 @@ class LimitControl:
         divisor = self.mixed.sqrt().clamp(min=LEAST_MIXED)
         likeliest = probability.argmax(-1, keepdim=True)
         best, floor = self._floor(tail)
-        below = self._shortfall(rollout, value)
         size = _mean_square(raw_risk, weight).sqrt()
-        found = torch.stack([x.double() for x in (size, below, loss, trust, floor)]).tolist()
+        with waiting_allowed():
+            below = self._shortfall(rollout, value)
+            found = torch.stack([x.double() for x in (size, below, loss, trust, floor)]).tolist()
         return Mix(
             options=risk.pull_to_action(mixed / divisor, probability, best, share=floor),
             risk_options=self.share * scaled_risk / divisor,
@@ -469,7 +470,8 @@ class LimitControl:
         gap = self.aim(tail) - tail.empirical
         relative = gap / self.unit(tail)
         square = self.balance.new_ones(()) if self.mixed is None else self.mixed
-        *rates, mixed = torch.cat((self.balance.double(), square.double()[None])).tolist()
+        with waiting_allowed():
+            *rates, mixed = torch.cat((self.balance.double(), square.double()[None])).tolist()
         mean_rate, risk_rate = torch.tensor(rates, dtype=torch.float64)
         # the mixture is divided by its own scale, so a step is longer by that
         step = 1.0 if self.mixed is None else max(math.sqrt(mixed), LEAST_MIXED)

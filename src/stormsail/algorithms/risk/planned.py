@@ -33,6 +33,12 @@ class Carried(NamedTuple):
     """Outcomes in the window."""
 
 
+def carried(row: Tensor) -> tuple[Carried, Tensor]:
+    """Return the numbers at the beginning of a row, and the window behind them."""
+    width = len(Carried._fields)
+    return Carried(*row[:width].unbind()), row[width:]
+
+
 class Window(NamedTuple):
     """The last outcomes, oldest first."""
 

@@ -26,6 +26,7 @@ from stormsail.algorithms.update.epochs import (
     accumulate,
     reweigh,
 )
+from stormsail.algorithms.update.graph_inputs import move_into
 from stormsail.algorithms.update.graphs import Graph, waiting_allowed
 from stormsail.algorithms.update.kl_control import STOP_NUMBERS, KlControl, next_stop
 from stormsail.algorithms.update.losses import Batch, Sums, select
@@ -193,7 +194,9 @@ class DeviceEpochs:
         if told is not None:
             self._stop[-1].copy_(~told.sound)
         control.begin_update()
-        begin = [each.get_state() for each in (order, *self._generators)]
+        streams = (order, *self._generators)
+        begin = [each.get_state() for each in streams]
+        moving: Sequence[torch.Generator] | None = None
         rows: list[Tensor] = []
         chosen: list[Tensor] = []
         after: list[tuple[int, list[Tensor]]] = []
@@ -207,8 +210,10 @@ class DeviceEpochs:
                 minibatch.chosen.copy_(part)
                 rows.append(minibatch.run().clone())
                 chosen.append(part)
-                after.append((epoch, [each.get_state() for each in (order, *self._generators)]))
-        found = self._read(self._wait(rows, told, begin, (order, *self._generators)))
+                if moving is None:  # which of them minibatches draw from
+                    moving = _moved(streams, begin)
+                after.append((epoch, [each.get_state() for each in moving]))
+        found = self._read(self._wait(rows, told, begin, streams))
         parts = tuple(self._parts(len(part)) for part in chosen)
         whole = Minibatches(found.sums, found.gradient, parts, tuple(found.skipped.tolist()))
         stepped = found.gradient.stepped.tolist()
@@ -228,7 +233,7 @@ class DeviceEpochs:
                 on_refusal(select(kept, chosen[place]), whole[place])
             divergences.append(each[place])
             if control.stops(divergences[-1]):
-                _put_back((order, *self._generators), states)
+                _put_back(moving or (), states)
                 break
         return EpochReport(whole[:count], begun, control.reason, divergences)
 
@@ -267,13 +272,11 @@ class DeviceEpochs:
         if not self._captured:
             self._data = data
             return data
+        names = [field.name for field in fields(data)]
         if self._data is None:
-            self._data = Batch(
-                **{field.name: getattr(data, field.name).clone() for field in fields(data)}
-            )
-            return self._data
-        for field in fields(data):
-            getattr(self._data, field.name).copy_(getattr(data, field.name))
+            self._data = Batch(**{name: getattr(data, name).clone() for name in names})
+        else:
+            move_into(*([getattr(each, name) for name in names] for each in (self._data, data)))
         return self._data
 
     def _set(self, now: Scheduled) -> _Flags:
@@ -358,3 +361,11 @@ class DeviceEpochs:
 def _put_back(generators: Sequence[torch.Generator], states: Sequence[Tensor]) -> None:
     for generator, state in zip(generators, states, strict=True):
         generator.set_state(state)
+
+
+def _moved(
+    generators: Sequence[torch.Generator], before: Sequence[Tensor]
+) -> list[torch.Generator]:
+    """Return the generators that are not where they were."""
+    pairs = zip(generators, before, strict=True)
+    return [each for each, state in pairs if not torch.equal(each.get_state(), state)]

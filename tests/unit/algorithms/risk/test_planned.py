@@ -11,7 +11,7 @@ from learner_lab import CRITICS, aged, learner, script, settings
 from stormsail.algorithms.risk import advantage as readings
 from stormsail.algorithms.risk.advantage import predicted_cvar, predicted_cvar_of_some
 from stormsail.algorithms.risk.control import NOTHING, RiskControl
-from stormsail.algorithms.risk.planned import Carried, Window, decide, tail_of
+from stormsail.algorithms.risk.planned import Window, carried, decide, tail_of
 from stormsail.algorithms.risk.window import EpisodeWindow
 
 CONTROLS = {
@@ -51,7 +51,7 @@ def test_the_rules_on_the_device_are_those_of_the_host(changes):
         ready, trains = update % 7 != 2, update % 5 != 3
         tail = NOTHING._replace(is_ready=ready, empirical=cvar - 0.3, spread=spread)
         row = control._carried(SimpleNamespace(reward=torch.zeros(1)))
-        before = Carried(*row[: len(Carried._fields)].unbind())
+        before, _ = carried(row)
         found = decide(
             config.risk,
             before,

@@ -14,16 +14,17 @@ import torch
 from stormsail.algorithms import ppo as order_of_an_update
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
-from stormsail.algorithms.ppo import Ppo
+from stormsail.algorithms.ppo import Ppo, Unprepared
+from stormsail.algorithms.risk import control
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.update import assessment, device_epochs, graphs
 from stormsail.algorithms.update.device_epochs import COEFFICIENTS
+from stormsail.algorithms.update.graph_inputs import move_into
 from stormsail.algorithms.update.graphs import (
     Recorder,
     epochs_obstacle,
-    move_into,
     rollout_obstacle,
     waiting_allowed,
 )
@@ -204,7 +205,7 @@ LIMIT = {
 WAITS = {  # settings, times that an update reads its numbers, and waits besides
     "none": ({}, 1, 0),
     "budget": ({**LIMIT, "risk.form": "budget"}, 1, 0),
-    "critic": (LIMIT, 2, 10),
+    "critic": (LIMIT, 4, 3),
 }
 
 
@@ -222,7 +223,7 @@ def test_a_whole_update_waits_for_the_device_so_often(changes, reads, most, monk
         with waiting_allowed():
             yield
 
-    for module in (assessment, device_epochs, order_of_an_update):
+    for module in (assessment, device_epochs, order_of_an_update, control):
         monkeypatch.setattr(module, "waiting_allowed", counted)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -507,7 +508,7 @@ def test_estimates_and_metrics_are_captured_and_see_every_number_change():
         update = ppo.update()
         metrics(ppo, update)
     assert set(ppo.recorder._known) == {
-        "estimates", "advantages", "sequences", "metrics", "metrics of the scaler",
+        "estimates", "sequences", "metrics", "metrics of the scaler",
     }  # fmt: skip
     rollout = update.rollout
     before = ppo._assess(rollout).estimates
@@ -518,11 +519,16 @@ def test_estimates_and_metrics_are_captured_and_see_every_number_change():
     rollout.reward.add_(10.0)
     assert float(ppo._assess(rollout).estimates.returns.mean()) > mean + 5.0
     raw = shifted.estimates.raw_advantage.clone()
-    first = ppo._follow_advantages(raw, rollout, shifted).advantage.clone()
+
+    def normal():
+        options = (None, ppo.advantage_moments, False, True)
+        return ppo._prepare(Unprepared(rollout, shifted, raw, *options)).normal.advantage
+
+    first = normal().clone()
     ppo.advantage_moments = ppo.advantage_moments._replace(
         variance=ppo.advantage_moments.variance * 100.0
     )
-    second = ppo._follow_advantages(raw, rollout, shifted).advantage
+    second = normal()
     assert float(second.abs().max()) < 0.5 * float(first.abs().max())
     told = metrics(ppo, update)
     rollout.reward.add_(10.0)
