@@ -454,29 +454,38 @@ def _time_parts_of_heads(
     ours, theirs, above = hidden[:, width:], slope[:, width:], upper.float()
     bytes_of = 2.0 * samples * width
     works = {
+        "KEPT": (dense, lambda: dense.squashed(x, first, shift), 4 * bytes_of),
         "PRODUCT": (dense, lambda: dense.squashed(x, first, shift), 4 * bytes_of),
         "LAST": (heads, lambda: heads._last_layers(ours, last, last_shift), 2 * bytes_of),
         "BACK": (heads, lambda: heads._back(above, ours, last, theirs), 4 * bytes_of),
     }
-    tiles = {
-        "PRODUCT": (
-            (64, 128, 64, 4, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 256, 64, 8, 3),
-            (64, 256, 64, 8, 3), (64, 256, 64, 4, 3), (64, 128, 128, 4, 2), (128, 128, 128, 8, 2),
-            (128, 64, 64, 4, 3), (256, 128, 64, 8, 3), (64, 128, 64, 4, 4), (64, 128, 32, 4, 4),
+    kept = {
+        256: (
+            (64, 128, 256, 4, 1, 2), (64, 128, 256, 4, 2, 1), (64, 64, 256, 4, 1, 3),
+            (64, 64, 256, 4, 2, 2), (64, 128, 256, 8, 2, 1), (128, 64, 256, 4, 1, 2),
         ),
-        "LAST": ((128, 64, 4), (64, 64, 4), (128, 128, 4), (64, 128, 4), (128, 64, 8)),
-        "BACK": (
-            (64, 64, 4, 32), (64, 64, 4, 16), (64, 64, 4, 64), (64, 128, 8, 32), (32, 128, 4, 32),
-            (64, 128, 4, 32), (32, 64, 4, 32), (64, 32, 4, 32),
+        64: (
+            (64, 128, 64, 4, 3, 3), (64, 128, 64, 4, 1, 3), (64, 128, 64, 4, 3, 2),
+            (64, 64, 64, 4, 3, 4), (128, 128, 64, 8, 3, 2),
         ),
     }  # fmt: skip
+    tiles = {
+        "KEPT": kept.get(width, ()),
+        "PRODUCT": ((64, 128, 64, 4, 3), (128, 128, 64, 8, 3), (128, 256, 64, 8, 3)),
+        "LAST": ((128, 64, 4), (64, 64, 4), (128, 128, 4)),
+        "BACK": ((64, 64, 4, 32), (64, 64, 4, 16), (64, 128, 8, 32), (32, 128, 4, 32)),
+    }
+    all_kept = dense.KEPT
     for name, (module, work, size) in works.items():
         before = getattr(module, name)
-        for tile in tiles[name] if sweeping else (tuple(before),):
-            setattr(module, name, type(before)(*tile))
-            operations = 2.0 * samples * width * (3 * width if name == "PRODUCT" else 64)
+        for tile in tiles[name] if sweeping else tiles[name][:1]:
+            dense.KEPT = () if name == "PRODUCT" else all_kept
+            chosen = (dense.Tile(*tile),) if name == "KEPT" else type(before)(*tile)
+            setattr(module, name, chosen)
+            operations = 2.0 * samples * width * (3 * width if name[0] in "KP" else 64)
             rows.append((f"{name} {width} {tile}", seconds(work), operations, size))
         setattr(module, name, before)
+        dense.KEPT = all_kept
     plain = lambda: torch.mm(x, first.t())  # noqa: E731
     rows.append((f"product {width} alone", seconds(plain), 6.0 * samples * width**2, 4 * bytes_of))
 

@@ -59,8 +59,8 @@ COMPILED = (
         "traced-huber-slope-not-divided-by-kappa",
         "Speed, CPU",
         HUBER,
-        "slope = (weight * inner).sum(-1) * unit / u.shape[-2]",
-        "slope = (weight * inner).sum(-1) / u.shape[-2]",
+        "slope = (weight * inner).sum(-2) * unit / count",
+        "slope = (weight * inner).sum(-2) / count",
         unit("kernels/traced_huber", "test_the_loss_is_that_of_the_oracle"),
     ),
     Mutant(
@@ -333,6 +333,14 @@ COMPILED = (
         "gradient if weight.grad is None else weight.grad.add_(gradient)",
         "gradient",
         compiled("test_recorded_updates_are_eager_updates[market]"),
+    ),
+    Mutant(
+        "compiled-rows-in-another-order",
+        "Speed, CPU",
+        "algorithms/update/rollout.py",
+        "        self._rows.append(row)\n",
+        "        self._rows.insert(0, row)\n",
+        compiled("test_recorded_updates_are_eager_updates[pendulum]"),
     ),
     Mutant(
         "compiled-memory-learns-nothing",

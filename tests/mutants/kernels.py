@@ -11,6 +11,7 @@ POLICY = "functional/kernels/policy_triton.py"
 RETURNS = "functional/kernels/returns_triton.py"
 TARGETS = "functional/kernels/target_rows.py"
 GRAPHS = "algorithms/update/graphs.py"
+INPUTS = "algorithms/update/graph_inputs.py"
 
 DENSE = "functional/kernels/dense_triton.py"
 
@@ -34,8 +35,8 @@ KERNELS = (
     Mutant(
         "recorded-function-keeps-its-first-tensors",
         "S1-P1",
-        GRAPHS,
-        "        move_into(known.places, tensors)\n",
+        INPUTS,
+        "        move_into(self._tensors, tensors)\n",
         "",
         RECORDED,
     ),
@@ -43,7 +44,7 @@ KERNELS = (
         "recorded-function-has-one-place-for-two-tensors",
         "S1-P1",
         GRAPHS,
-        "            placed = _apart(given, set())\n",
+        "            placed = set_apart(given, set())\n",
         "            placed = given\n",
         unit(
             "update/graphs",
@@ -55,14 +56,14 @@ KERNELS = (
         "recorded-function-keeps-its-first-flags",
         "S1-P1",
         GRAPHS,
-        "if known is None or known.form != form:",
+        "if known is None or known.places.form != form:",
         "if known is None:",
         RECORDED,
     ),
     Mutant(
         "recorded-function-takes-numbers-of-the-host",
         "S1-P1",
-        GRAPHS,
+        INPUTS,
         "    if isinstance(value, float):\n"
         '        raise TypeError("a number that may change between calls must be a tensor")\n',
         "",
@@ -102,6 +103,14 @@ KERNELS = (
         DENSE,
         "    for begin in range(0, inputs, INPUTS):\n",
         "    for begin in range(0, inputs // INPUTS * INPUTS, INPUTS):\n",
+        unit("kernels/dense", "test_a_product_with_its_tanh_is_that_of_float64"),
+    ),
+    Mutant(
+        "device-product-forgets-the-last-rows",
+        "S1-L1",
+        DENSE,
+        "tl.range(first, tl.cdiv(rows, ROWS), step, num_stages=STAGES)",
+        "tl.range(first, rows // ROWS, step, num_stages=STAGES)",
         unit("kernels/dense", "test_a_product_with_its_tanh_is_that_of_float64"),
     ),
     Mutant(

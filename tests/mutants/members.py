@@ -4,6 +4,7 @@ from mutants.harness import Mutant
 from mutants.nodes import integration, unit
 
 SHARED = "core/turns.py"
+INPUTS = "algorithms/update/graph_inputs.py"
 STREAMS = "algorithms/update/graph_streams.py"
 GRAPHS = "algorithms/update/graphs.py"
 TRAINER = "algorithms/trainer.py"
@@ -12,6 +13,11 @@ TRAINER = "algorithms/trainer.py"
 def turn(*names: str) -> tuple[str, ...]:
     """Return node ids of tests of turns."""
     return unit("turns", *names, part="core")
+
+
+def given(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of what recorded functions are given."""
+    return unit("update/graph_inputs", *names, part="algorithms")
 
 
 MEMBERS = (
@@ -98,5 +104,21 @@ MEMBERS = (
             "test_no_two_living_graphs_are_recorded_on_one_stream",
             part="algorithms",
         ),
+    ),
+    Mutant(
+        "recorded-function-misses-what-is-made-anew",
+        "Speed, GPU",
+        INPUTS,
+        "        move_into(places, values)\n        return True\n",
+        "        return True\n",
+        given("test_what_is_made_anew_is_copied_to_its_place"),
+    ),
+    Mutant(
+        "recorded-function-takes-another-table-for-its-own",
+        "Speed, GPU",
+        INPUTS,
+        "        if not all(map(is_, parts, self._seen)):\n            return False\n",
+        "",
+        given("test_what_differs_in_anything_else_is_looked_at"),
     ),
 )

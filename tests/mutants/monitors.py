@@ -123,7 +123,7 @@ MONITORS = (
         "groups-with-a-threshold-in-reward-units",
         "2.20",
         PLAYED,
-        "has_spread = wanted > statistics.least_variance(largest_of)",
+        "has_spread = wanted > statistics.least_variance(largest_of(sizes))",
         "has_spread = wanted > 1e-12",
         run("telemetry/metrics", "test_groups_and_correlation_are_the_same_in_any_unit"),
     ),

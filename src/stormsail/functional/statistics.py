@@ -130,8 +130,28 @@ def standardise(
     return clamp((x - mean) / (variance + eps).sqrt(), -clip, clip).to(x.dtype)
 
 
+class Weights(NamedTuple):
+    """Weights of entries as `weighted_mean` needs them, for several means with the same ones."""
+
+    used: Bool[Tensor, "*batch"]
+    """Entries that take part."""
+    mass: Float[Tensor, "*batch"]
+    """0 where one does not."""
+    total: Float[Tensor, ""]
+
+
+def weights_of(weight: Float[Tensor, "*batch"]) -> Weights:
+    """Return the weights of entries, to be used for several means; textbook."""
+    used = ~(weight <= 0)  # an unknown weight takes part, and shows
+    mass = torch.where(used, weight, 0.0)
+    return Weights(used, mass, mass.sum())
+
+
 def weighted_mean(
-    x: Float[Tensor, "*batch"], weight: Float[Tensor, "*batch"], *, empty: Number = 0.0
+    x: Float[Tensor, "*batch"],
+    weight: Float[Tensor, "*batch"] | Weights,
+    *,
+    empty: Number = 0.0,
 ) -> Float[Tensor, ""]:
     r"""Return :math:`\sum w x / \sum w` over the entries of positive weight, in the dtype of x.
 
@@ -140,17 +160,15 @@ def weighted_mean(
 
     Args:
         x: entries.
-        weight: weight of each.
+        weight: weight of each, or what `weights_of` makes of it.
         empty: the result if no entry has a positive weight: 0 for a loss, NaN for a statistic.
 
     Raises:
         ShapeError: if the shapes differ.
     """
-    check.check_same_shape(x=x, weight=weight)
+    used, mass, total = weight if isinstance(weight, Weights) else weights_of(weight)
+    check.check_same_shape(x=x, weight=mass)
     check.check_scalar(empty, name="empty")
-    used = ~(weight <= 0)  # an unknown weight takes part, and shows
-    mass = torch.where(used, weight, 0.0)
-    total = mass.sum()
     mean = (torch.where(used, x, 0.0) * mass).sum() / torch.where(total > 0, total, 1.0)
     return torch.where(total == 0, empty, mean).to(mean.dtype)
 

@@ -108,12 +108,13 @@ class TrainConfig(Config):
     that is possible and says where it is not."""
 
     compile_update: DerivedFlag = OPEN
-    """On a CPU, compile a rollout's step, the rows of an LSTM, and the losses of a minibatch with
-    their gradient: the same draws, and the same numbers up to rounding, in half of the time. It
-    takes half a minute of one core at the first start, 5 to 10 s at a later one and at every
-    `resume`; without a C++ compiler, in bfloat16, and where a part cannot be compiled, it says so
-    and goes on without. Derived: true on a CPU in float32 for a million steps or more, which are
-    those of a round in a population and of the way to the first rung in a search."""
+    """On a CPU, compile a rollout's step, the rows of an LSTM, the losses of a minibatch with their
+    gradient, and steps of the UPGD family: the same draws, and the same numbers up to rounding, in
+    half of the time. It takes half a minute of one core at the first start, 5 to 10 s at a later
+    one and at every `resume`; without a C++ compiler, in bfloat16, and where a part cannot be
+    compiled, it says so and goes on without. Derived: true on a CPU in float32 for a million steps
+    or more, which are those of a round in a population and of the way to the first rung in a
+    search."""
 
     task: TaskConfig = TaskConfig()
     """Task and data."""

@@ -140,7 +140,7 @@ def floating_state(ppo: Ppo) -> Iterator[Tensor]:
         nest.append(ppo.heads.state_dict())
     if ppo.risk is not None and ppo.risk.critic is not None:
         nest.append(ppo.risk.state_dict())
-    parts = [*ppo.agent.parameters(), *ppo.agent.buffers()]
+    parts = [*ppo.pipeline.tensors, *ppo.agent.buffers()]
     parts += [] if scaler is None else scaler.floating_state()
     parts += [tensor for _, tensor in tensors_of(nest, "")]
     yield from (part for part in parts if part.is_floating_point())

@@ -18,6 +18,7 @@ from stormsail.algorithms.telemetry import learning, risk, rollout
 from stormsail.algorithms.telemetry.values import Values
 from stormsail.algorithms.update.graphs import waiting_allowed
 from stormsail.algorithms.update.return_statistics import std_at_cap
+from stormsail.functional.statistics import weights_of
 from stormsail.optim.pipeline import GradientPipeline
 
 CLIPS = {"norm": 0.01, "vf": 0.3, "limit": 0.01, "quantile": 0.5, "ratio": 0.3}
@@ -96,19 +97,19 @@ def measured(ppo: Ppo, seen: rollout.Seen) -> Packed:
 
     Of the learner only settings are read, and tensors that stay in place.
     """
+    weights = weights_of(seen.rollout.weight)
     values: Values = {
         **rollout.episodes(seen.rollout),
-        **rollout.rewards(ppo, seen.rollout),
+        **rollout.rewards(ppo, seen.rollout, weights),
         **rollout.reported(seen.rollout),
-        **rollout.advantages(ppo, seen),
-        **rollout.explained(seen),
-        **rollout.values(ppo, seen),
+        **rollout.advantages(ppo, seen, weights),
+        **rollout.explained(seen, weights),
+        **rollout.values(ppo, seen, weights),
         **rollout.memory(seen.memory, seen.rollout),
         **rollout.observations(ppo, seen),
     }
-    symbols = rollout.groups(ppo, seen.rollout)
-    if symbols is not None:
-        values |= rollout.grouped(seen.rollout, seen.estimates, symbols)
+    if rollout.is_counted(ppo, seen.rollout):
+        values |= rollout.grouped(ppo, seen.rollout, seen.estimates)
     if seen.risk is not None:
         values |= risk.spread(seen.risk, seen.rollout.weight)
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
@@ -139,7 +140,7 @@ def packed(values: Mapping[str, Tensor]) -> Packed:
     kinds = dict.fromkeys(value.dtype for value in values.values())
     names = [name for kind in kinds for name, own in values.items() if own.dtype == kind]
     rows = [
-        torch.stack([own.detach() for own in values.values() if own.dtype == kind]).double()
+        torch.stack([own for own in values.values() if own.dtype == kind]).double()
         for kind in kinds
     ]
     return Packed(tuple(names), torch.cat(rows))
@@ -203,8 +204,8 @@ def launch(ppo: Ppo, update: Update) -> Launched:
         **settings(ppo),
         **risk.risk(ppo, update),
     }
-    if rollout.groups(ppo, update.rollout) is None:  # the device has to be asked
-        values |= rollout.grouped(update.rollout, update.estimates, None)
+    if not rollout.is_counted(ppo, update.rollout):  # the device has to be asked
+        values |= rollout.grouped(ppo, update.rollout, update.estimates)
     known = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     parts += [

@@ -124,7 +124,7 @@ def _settings(ppo: Ppo) -> Values:
         "config/cvar_limit": math.nan if config.cvar_limit is None else config.cvar_limit,
         "config/cvar_lambda_max": config.cvar_lambda_max,
         "config/cvar_quantity": float(QUANTITIES.index(config.cvar_quantity)),
-        "config/cvar_resolution": equal if own is None else float(own[0]),
+        "config/cvar_resolution": equal if own is None else own[0],
     }
 
 

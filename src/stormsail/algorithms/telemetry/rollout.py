@@ -15,7 +15,14 @@ from stormsail.algorithms.update.rollout import REPORTED, Rollout
 from stormsail.core.task import symbols
 from stormsail.functional import advantage, categorical, quantile, risk, statistics
 from stormsail.functional.advantage import RunningMoments
-from stormsail.functional.statistics import Moments, percentile, percentiles, weighted_std
+from stormsail.functional.statistics import (
+    Moments,
+    Weights,
+    percentile,
+    percentiles,
+    weighted_std,
+    weights_of,
+)
 from stormsail.modules.agent import Agent
 
 SATURATED = 0.95
@@ -49,6 +56,7 @@ def episodes(rollout: Rollout) -> Values:
     total = rollout.return_so_far.double() + rollout.reward.double()
     won = ended & (total > 0.0)
     flags = ended.double()
+    every = weights_of(flags)
     fast, slow = percentiles(rollout.length.double(), won, levels=(0.5, 0.9)).unbind()
     low, middle = percentiles(total, ended, levels=(0.05, 0.5)).unbind()
     return {
@@ -58,32 +66,32 @@ def episodes(rollout: Rollout) -> Values:
         "rollout/steps_to_win_mean": mean(rollout.length, won.double()),
         "rollout/steps_to_win_p50": fast,
         "rollout/steps_to_win_p90": slow,
-        "rollout/episode_return_mean": mean(total, flags),
+        "rollout/episode_return_mean": mean(total, every),
         "rollout/episode_return_std": weighted_std(total, flags),
         "rollout/episode_return_min": -largest(-total, ended),
         "rollout/episode_return_p05": low,
         "rollout/episode_return_p50": middle,
         "rollout/episode_return_max": largest(total, ended),
-        "rollout/episode_length_mean": mean(rollout.length, flags),
+        "rollout/episode_length_mean": mean(rollout.length, every),
         "rollout/terminated": rollout.terminated.sum(),
         "rollout/truncated": rollout.truncated.sum(),
     }
 
 
-def rewards(ppo: Ppo, rollout: Rollout) -> Values:
+def rewards(ppo: Ppo, rollout: Rollout, weights: Weights) -> Values:
     """Return rewards, costs and the entropy of the policy during the rollout."""
     weight = rollout.weight
     closed = ppo.agent.network.head.entropy(rollout.parameters)
     values: Values = {
         "rollout/samples": weight.double().sum(),
-        "rollout/reward_mean": mean(rollout.reward, weight),
+        "rollout/reward_mean": mean(rollout.reward, weights),
         "rollout/reward_std": weighted_std(rollout.reward, weight),
-        "rollout/policy_entropy": -mean(rollout.log_prob, weight),
-        "train/policy_entropy_raw": mean(closed, weight),
+        "rollout/policy_entropy": -mean(rollout.log_prob, weights),
+        "train/policy_entropy_raw": mean(closed, weights),
     }
     if "reward_raw_fraction" in rollout.info:
         raw = rollout.info["reward_raw_fraction"]
-        values["rollout/raw_reward_mean_in_fraction"] = mean(raw, weight)
+        values["rollout/raw_reward_mean_in_fraction"] = mean(raw, weights)
     if "reward_costs_fraction" in rollout.info:
         values |= costs(rollout.info["reward_costs_fraction"], weight)
     return values
@@ -111,7 +119,7 @@ def costs(fraction: Tensor, weight: Tensor) -> Values:
     }
 
 
-def advantages(ppo: Ppo, seen: Seen) -> Values:
+def advantages(ppo: Ppo, seen: Seen, weights: Weights) -> Values:
     """Return the advantages before and after they were normalised."""
     raw, normal, weight = seen.mixed, seen.advantage, seen.rollout.weight
     both = (seen.estimates.returns, seen.estimates.value)
@@ -119,19 +127,19 @@ def advantages(ppo: Ppo, seen: Seen) -> Values:
     resolution = advantage.RESOLUTION * torch.stack(sizes).max()
     own = weighted_std(raw, weight)
     floor = resolution.clamp(min=ppo.config.ppo.adv_std_floor)
-    divisor = deviation(raw, weight, ppo.config, seen.moments)
+    divisor = deviation(raw, weight, ppo.config, seen.moments, own=own)
     return {
-        "train/advantages_mean_raw": mean(raw, weight),
+        "train/advantages_mean_raw": mean(raw, weights),
         "train/advantages_std_raw": own,
         "train/advantages_std_clamped": torch.maximum(own, floor),
         "train/advantage_scale": torch.maximum(divisor, floor),
         "train/advantages_norm_max_abs": largest(normal.abs(), weight > 0.0),
-        "train/advantages_norm_mean": mean(normal, weight),
+        "train/advantages_norm_mean": mean(normal, weights),
         "train/advantages_norm_std": weighted_std(normal, weight),
     }
 
 
-def explained(seen: Seen) -> Values:
+def explained(seen: Seen, weights: Weights) -> Values:
     """Return how well the values predicted the returns, before the update."""
     target, value = seen.estimates.returns, seen.estimates.value
     weight = seen.rollout.weight
@@ -139,29 +147,24 @@ def explained(seen: Seen) -> Values:
     return {
         "train/explained_variance": whole,
         "train/ev/global": whole,
-        "train/ev/corr": correlation(target, value, weight),
-        "train/ev/bias": mean(value.double() - target.double(), weight),
+        "train/ev/corr": correlation(target, value, weight, weights),
+        "train/ev/bias": mean(value.double() - target.double(), weights),
         "train/ev/n_samples": (weight > 0.0).sum(),
     }
 
 
-def groups(ppo: Ppo, rollout: Rollout) -> int | None:
-    """Return the number of symbols of a rollout's samples, 1 without any; None where it is open."""
-    names = symbols(ppo.task)
-    if "symbol" not in rollout.info:
-        return 1
-    return None if names is None else len(names)
+def is_counted(ppo: Ppo, rollout: Rollout) -> bool:
+    """Return whether the number of symbols in a rollout is known without asking the device."""
+    return "symbol" not in rollout.info or symbols(ppo.task) is not None
 
 
-def grouped(rollout: Rollout, estimates: Estimates, count: int | None) -> Values:
-    """Return how well the values predicted the returns of each symbol.
-
-    Args:
-        rollout: its samples.
-        estimates: values and returns.
-        count: of symbols; None asks the device for it.
-    """
-    symbol = rollout.info.get("symbol", torch.zeros_like(rollout.length))
+def grouped(ppo: Ppo, rollout: Rollout, estimates: Estimates) -> Values:
+    """Return how well the values predicted the returns of each symbol; of all without symbols."""
+    symbol, names = rollout.info.get("symbol"), symbols(ppo.task)
+    if symbol is None:
+        whole = estimates.explained_variance
+        return {"train/ev/mean_grouped": whole, "train/ev/median_grouped": whole}
+    count = None if names is None else len(names)
     grouped = grouped_explained_variance(
         estimates.returns, estimates.value, rollout.weight, symbol, count=count
     )
@@ -172,18 +175,21 @@ def grouped(rollout: Rollout, estimates: Estimates, count: int | None) -> Values
     }
 
 
-def correlation(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
+def correlation(
+    first: Tensor, second: Tensor, weight: Tensor, weights: Weights | None = None
+) -> Tensor:
     """Return the weighted correlation in float64; NaN where either has no spread.
 
     By the rule of `statistics.explained_variance`: what rounding alone may make is no spread, and
     a constant prediction correlates with nothing.
     """
-    deviations = [x.double() - mean(x, weight) for x in (first, second)]
-    variances = [mean(x.square(), weight) for x in deviations]
+    weights = weights_of(weight) if weights is None else weights
+    deviations = [x.double() - mean(x, weights) for x in (first, second)]
+    variances = [mean(x.square(), weights) for x in deviations]
     sizes = [torch.where(weight > 0.0, x.abs(), 0.0).amax() for x in (first, second)]
     least = [statistics.least_variance(size) for size in sizes]
     spread = (variances[0] > least[0]) & (variances[1] > least[1])
-    together = mean(deviations[0] * deviations[1], weight)
+    together = mean(deviations[0] * deviations[1], weights)
     # The root of each, not of the product, which may underflow.
     return torch.where(spread, together / (variances[0].sqrt() * variances[1].sqrt()), torch.nan)
 
@@ -211,13 +217,20 @@ def grouped_explained_variance(
     mass = torch.where(used, weight.flatten(), 0.0).double()
 
     few = mass.is_cuda and count <= FEW_GROUPS
-    member = (place == torch.arange(count, device=place.device)[:, None]).double() if few else place
+    groups = torch.arange(count if few else 0, device=place.device)
+    member = place == groups[:, None]
+    shares = member.double()
 
     def per_group(x: Tensor) -> Tensor:
         if few:  # a million additions to a handful of places wait for each other
-            sums: Tensor = member @ x
+            sums: Tensor = shares @ x
             return sums
         return mass.new_zeros(count).index_add_(0, place, x)
+
+    def largest_of(x: Tensor) -> Tensor:
+        if few:
+            return torch.where(member, x, 0.0).amax(1)
+        return x.new_zeros(count).scatter_reduce_(0, place, x, "amax")
 
     total = per_group(mass)
     total = torch.where(total > 0.0, total, 1.0)
@@ -228,16 +241,15 @@ def grouped_explained_variance(
         return per_group(mass * centred.square()) / total
 
     sizes = torch.where(used, target.flatten().abs(), 0.0)
-    largest_of = sizes.new_zeros(count).scatter_reduce_(0, place, sizes, "amax")
     wanted, missed = variance(target), variance(target.double() - value.double())
-    has_spread = wanted > statistics.least_variance(largest_of)
+    has_spread = wanted > statistics.least_variance(largest_of(sizes))
     meaningful = (per_group(used.double()) > 1.0) & has_spread
     return torch.where(meaningful, 1.0 - missed / wanted, torch.nan)
 
 
-def values(ppo: Ppo, seen: Seen) -> Values:
+def values(ppo: Ppo, seen: Seen, weights: Weights) -> Values:
     """Return statistics of the critics' predictions, and how the targets fit their range."""
-    agent, weight = ppo.agent, seen.rollout.weight
+    agent = ppo.agent
     limit = ppo.config.value_clip.value_clip_limit
     at_limit = seen.estimates.value.abs() >= (math.inf if limit is None else limit)
     scale = agent.return_scale
@@ -249,9 +261,9 @@ def values(ppo: Ppo, seen: Seen) -> Values:
         "train/ret_std": scale.std,
         "train/return_stats/decode_encode_mismatch": torch.stack(gaps).max(),
         "train/value_target_scale": 1.0 / scale.std,
-        "train/clip_active_frac/limit": mean(at_limit.double(), weight),
-        **_quartiles(agent, seen),
-        **_range(ppo, seen),
+        "train/clip_active_frac/limit": mean(at_limit.double(), weights),
+        **_quartiles(agent, seen, weights),
+        **_range(ppo, seen, weights),
     }
 
 
@@ -263,9 +275,9 @@ def spreads(ppo: Ppo) -> Values:
     }
 
 
-def _quartiles(agent: Agent, seen: Seen) -> Values:
+def _quartiles(agent: Agent, seen: Seen, weights: Weights) -> Values:
     """Return median and quartile range of the predicted distributions, means of the rollout."""
-    kind, weight = agent.spec.critic.kind, seen.rollout.weight
+    kind = agent.spec.critic.kind
     if kind == "scalar":
         return {}
     joint = agent.network.critic.distribution(seen.predicted)
@@ -278,25 +290,25 @@ def _quartiles(agent: Agent, seen: Seen) -> Values:
         own = agent.network.critic.weights()
         levels = risk.values_at_risk(joint, alphas=(0.25, 0.5, 0.75), weight=own)
         low, middle, high = levels.unbind(-1)
-    width = mean(high - low, weight)
+    width = mean(high - low, weights)
     return {
-        "train/value_quantile_p50": agent.return_scale.decode(mean(middle, weight)),
+        "train/value_quantile_p50": agent.return_scale.decode(mean(middle, weights)),
         "train/value_quantile_iqr": width * agent.return_scale.std,
         "train/value_quantile_iqr_norm": width,
     }
 
 
-def _range(ppo: Ppo, seen: Seen) -> Values:
+def _range(ppo: Ppo, seen: Seen, weights: Weights) -> Values:
     """Return the share of targets at the bound of their range."""
-    agent, weight = ppo.agent, seen.rollout.weight
+    agent = ppo.agent
     if agent.spec.critic.kind != "categorical":
         clipped = (seen.target.abs() >= ppo.config.returns.ret_clip).double()
         outside = quantile.expectation(clipped, weight=atom_weights(agent, seen.target))
-        return {"train/clip_active_frac/norm": mean(outside, weight)}
+        return {"train/clip_active_frac/norm": mean(outside, weights)}
     atoms = agent.network.critic.atoms
     normal = agent.return_scale.encode(seen.estimates.returns)
     below, above = (
-        mean(outside.double(), weight) for outside in categorical.outside_support(normal, atoms)
+        mean(outside.double(), weights) for outside in categorical.outside_support(normal, atoms)
     )
     return {
         "train/v_min": atoms[0],
@@ -312,7 +324,7 @@ def memory(state: Tensor, rollout: Rollout) -> Values:
     layers = layer_statistics(state)
     if not layers:
         return {}
-    reset = rollout.reset.double()
+    reset = weights_of(rollout.reset.double())
     return {
         **layers,
         "lstm/h_norm_pre_reset": mean(rollout.hidden_norm[..., 0], reset),

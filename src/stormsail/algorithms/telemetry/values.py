@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stormsail.functional import statistics
+from stormsail.functional.statistics import Weights
 
 Values: TypeAlias = dict[str, Tensor | float]
 """Metrics by name: tensors without dimensions, or plain numbers."""
@@ -21,7 +22,7 @@ def share(part: Tensor, whole: Tensor) -> Tensor:
     return torch.where(whole > 0.0, part.double() / torch.where(whole > 0.0, whole, 1.0), torch.nan)
 
 
-def mean(x: Tensor, weight: Tensor) -> Tensor:
+def mean(x: Tensor, weight: Tensor | Weights) -> Tensor:
     """Return the weighted mean in float64; NaN if no entry has a positive weight."""
     return statistics.weighted_mean(x.double(), weight, empty=math.nan)
 

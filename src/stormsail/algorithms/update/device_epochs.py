@@ -26,7 +26,8 @@ from stormsail.algorithms.update.epochs import (
     accumulate,
     reweigh,
 )
-from stormsail.algorithms.update.graphs import Graph, move_into, waiting_allowed
+from stormsail.algorithms.update.graph_inputs import move_into
+from stormsail.algorithms.update.graphs import Graph, waiting_allowed
 from stormsail.algorithms.update.kl_control import STOP_NUMBERS, KlControl, next_stop
 from stormsail.algorithms.update.losses import Batch, Sums, select
 from stormsail.algorithms.update.schedules import Coefficient, Scheduled, is_zero

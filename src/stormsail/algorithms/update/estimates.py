@@ -142,12 +142,25 @@ def normalised(
 
 
 def deviation(
-    raw: Tensor, weight: Tensor, config: TrainConfig, moments: RunningMoments | None
+    raw: Tensor,
+    weight: Tensor,
+    config: TrainConfig,
+    moments: RunningMoments | None,
+    *,
+    own: Tensor | None = None,
 ) -> Tensor:
-    """Return the standard deviation that advantages are divided by, before any floor."""
+    """Return the standard deviation that advantages are divided by, before any floor.
+
+    Args:
+        raw: advantages.
+        weight: of each.
+        config: of the run.
+        moments: of earlier rollouts, if any.
+        own: deviation of these, where it is known.
+    """
     if config.ppo.advantage_scale == "slow" and moments is not None:
         return moments.variance.sqrt()
-    return statistics.weighted_std(raw, weight)
+    return statistics.weighted_std(raw, weight) if own is None else own
 
 
 def check_inputs(agent: Agent, rollout: Rollout, config: TrainConfig) -> None:

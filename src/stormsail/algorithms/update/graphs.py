@@ -13,15 +13,15 @@ same numbers. What is drawn while a graph is made is put back.
 
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.update.graph_inputs import Places, form_of, set_apart
 from stormsail.algorithms.update.graph_streams import recording_stream
 from stormsail.algorithms.update.rollout import EnvState, Rollout, collect
 from stormsail.core import turns
@@ -154,8 +154,7 @@ def _copy_into(places: Any, values: Any) -> None:  # noqa: ANN401 - nests of the
 class _Recording(NamedTuple):
     """A function with the tensors that it reads."""
 
-    form: Hashable
-    places: list[Tensor]
+    places: Places
     run: Callable[[], Any]
 
 
@@ -199,14 +198,16 @@ class Recorder:
         Raises:
             TypeError: if a number is given that is no tensor.
         """
+        known = self._known.get(part)
+        if known is not None and known.places.moves_at_once(given):
+            return known.run()  # type: ignore[no-any-return]
         tensors: list[Tensor] = []
-        form = _form(given, tensors)
+        form = form_of(given, tensors)
         if not self.captured or part in self._eager:
             return function(given)
-        known = self._known.get(part)
-        if known is None or known.form != form:
+        if known is None or known.places.form != form:
             self._known.pop(part, None)  # frees the memory of its graph
-            placed = _apart(given, set())
+            placed = set_apart(given, set())
             try:
                 with _undone(writes):
                     graph = Graph(lambda: function(placed), self._generators)
@@ -214,10 +215,8 @@ class Recorder:
                 tell_eager(part, str(error).splitlines()[0])
                 self._eager.add(part)
                 return function(given)
-            places: list[Tensor] = []
-            _form(placed, places)
-            known = self._known[part] = _Recording(form, places, graph)
-        move_into(known.places, tensors)
+            known = self._known[part] = _Recording(Places(placed), graph)
+        known.places.move(given, tensors)
         result: Result = known.run()
         return result
 
@@ -234,53 +233,6 @@ def _undone(writes: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
             for tensor in writes():
                 before = kept.get(id(tensor))
                 tensor.zero_() if before is None else tensor.copy_(before)
-
-
-def _form(value: Any, tensors: list[Tensor]) -> Hashable:  # noqa: ANN401 - a nest
-    """Return what a nest is apart from the numbers in its tensors, which are added to a list."""
-    if isinstance(value, Tensor):
-        tensors.append(value)
-        return (value.shape, value.dtype, value.device)
-    if isinstance(value, float):
-        raise TypeError("a number that may change between calls must be a tensor")
-    if isinstance(value, dict):
-        return tuple((name, _form(part, tensors)) for name, part in value.items())
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = (getattr(value, field.name) for field in fields(value))
-        return (type(value), *(_form(part, tensors) for part in parts))
-    if isinstance(value, tuple | list):
-        return (type(value), *(_form(part, tensors) for part in value))
-    return value  # type: ignore[no-any-return]
-
-
-def _apart(value: Any, taken: set[int]) -> Any:  # noqa: ANN401 - a nest
-    """Return a nest in which no two tensors share memory: what is one today may be two tomorrow."""
-    if isinstance(value, Tensor):
-        if value.numel() and value.data_ptr() in taken:
-            value = value.clone()
-        taken.add(value.data_ptr())
-        return value
-    if isinstance(value, dict):
-        return {name: _apart(part, taken) for name, part in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in fields(value)]
-        return replace(value, **{name: _apart(getattr(value, name), taken) for name in names})
-    if isinstance(value, tuple | list):
-        parts = [_apart(part, taken) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
-
-
-def move_into(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copy tensors to places of the same shapes and types, but those that are there already."""
-    moved = [
-        (place, value)
-        for place, value in zip(places, values, strict=True)
-        if place.data_ptr() != value.data_ptr() or place.stride() != value.stride()
-    ]
-    for kind in dict.fromkeys(place.dtype for place, _ in moved):  # few kernels
-        own = [pair for pair in moved if pair[0].dtype == kind]
-        torch._foreach_copy_([place for place, _ in own], [value for _, value in own])
 
 
 def captures(task: Task[Any], config: TrainConfig) -> bool:

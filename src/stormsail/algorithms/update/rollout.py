@@ -164,6 +164,27 @@ class _Table:
             self._groups.append((names, [self.columns[name].unbind() for name in names]))
 
 
+class _Kept:
+    """Columns [T, B, ...] of rows that stay as they are, put together when all are there."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Tensor]] = []
+        self._columns: dict[str, Tensor] = {}
+
+    def write(self, t: int, row: dict[str, Tensor]) -> None:
+        """Keep row t, which comes after row t - 1."""
+        del t
+        self._rows.append(row)
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """All columns; no row may follow."""
+        if not self._columns and self._rows:
+            names = self._rows[0]
+            self._columns = {name: torch.stack([row[name] for row in self._rows]) for name in names}
+        return self._columns
+
+
 def _pieces(columns: Iterable[Tensor]) -> list[Tensor]:
     """Return columns [B, ...] as pieces of whole environments of about `PIECE` numbers, views."""
     pieces: list[Tensor] = []
@@ -219,12 +240,13 @@ def collect(
         grid: actions of which it is recorded what each would have made of every step, [K]. An empty
             one, or a task without `alternatives`, records the taken action alone; None nothing.
         precision: of the network.
-        play: takes one step; None takes `played`.
+        play: takes one step, into memory that nobody writes into again; None takes `played`.
         forger: of what the agent and its critics are shown; the task goes on from its true state,
             and statistics of observations are those of true ones. None shows the truth. A `play`
             of its own shows the truth.
     """
     initial = agent.initial_memory(task.batch)
+    stays = play is not None
     if play is None:
         # a statistic that moves within the rollout cannot be held
         held = None if online else agent.observation_scale.held()
@@ -242,6 +264,7 @@ def collect(
             grid,
             forger,
             online=online,
+            stays=stays,
         )
 
 
@@ -257,10 +280,13 @@ def _collect(
     forger: Forger | None,
     *,
     online: bool,
+    stays: bool,
 ) -> tuple[EnvState, Rollout]:
     valued = grid is not None and len(grid) > 0 and bool(account_names(task))
     before = _Table(-(-steps // sequence_length))
-    rows, states, outputs = _Table(steps), _Table(steps), _Table(steps + 1)
+    rows, states, outputs = (
+        _Kept() if stays else _Table(count) for count in (steps, steps, steps + 1)
+    )
     for t in range(steps):
         kind, state = type(env_state.state), env_state.state
         if t % sequence_length == 0 or grid is not None:
@@ -272,7 +298,8 @@ def _collect(
             own = _tensors(state) if valued else {}
             states.write(t, {**own, _MEMORY: memory})
         rows.write(t, row)
-        outputs.write(t, output if grid is not None else {"predicted": output["predicted"]})
+        shown = tuple(output) if grid is not None else ("predicted",)
+        outputs.write(t, {name: output[name] for name in shown})
         if online:
             named = agent.named_columns(row["raw"])
             agent.observation_scale.commit(statistics.moments(named, weight=row["weight"]))
@@ -281,7 +308,7 @@ def _collect(
     seen = _shown(agent, true, last.memory, action_mask(task, last.state), forger)
     final = agent.draw(seen, last.memory, deterministic=True)
     output = {"predicted": final.predicted, "features": final.features, "seen": seen}
-    outputs.write(steps, {name: output[name] for name in outputs.columns})
+    outputs.write(steps, {name: output[name] for name in shown})
     columns = rows.columns
     norm = columns["norm"]
     norms = torch.stack((norm, torch.where(columns["reset"], _hidden_norm(initial), norm)), -1)

@@ -34,19 +34,22 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     """Loads that are under way."""
+    share: int = 0
+    """Programs that a multiprocessor has room for, where they stay and keep their weights."""
 
 
 PRODUCT = Tile(64, 128, 64, 4, 3)
 """Of the product with its tanh."""
+KEPT = (Tile(64, 128, 64, 4, 3, 3), Tile(64, 128, 256, 4, 1, 2))
+"""Of the same where a program keeps the weights of all inputs, of which there are so many at most.
+With 256 of them one program loads while another multiplies."""
 NARROW = 64
 """Units of a program where those of `PRODUCT` do not divide all, and inputs of a way back to the
 weights alone."""
 WHOLE = 16
 """Columns that units for matrices multiply at once."""
-BACK = Tile(64, 64, NARROW, 4, 3)
+BACK = Tile(64, 64, NARROW, 4, 3, 3)
 """Of the way back to the weights alone."""
-BACK_BLOCKS = 32
-"""Blocks of rows that one of its programs goes through."""
 
 
 def dense(
@@ -150,14 +153,17 @@ def _back_to_weights(grad: Tensor, output: Tensor, rows: Tensor) -> tuple[Tensor
     from stormsail.functional.kernels.dense_triton import back_to_weights
 
     (count, units), inputs = output.shape, rows.shape[1]
-    programs = -(-count // (BACK.rows * BACK_BLOCKS))
-    parts = torch.empty(programs, units * (inputs + 1), device=grad.device)
     rows, width = rows.contiguous(), min(max(power_of_two(units), WHOLE), BACK.units)
+    wanted = max(BACK.share * _processors(grad.device) // -(-units // width), 1)
+    blocks = -(-count // BACK.rows)
+    repeat = max(-(-blocks // wanted), 1)  # all programs at once: none waits for a last few
+    programs = -(-blocks // repeat)
+    parts = torch.empty(programs, units * (inputs + 1), device=grad.device)
     if count:
         back_to_weights[(-(-units // width), programs)](
             grad, output, rows, parts, count, units, inputs, grad.stride(0),
             ROWS=BACK.rows, UNITS=width, INPUTS=max(power_of_two(inputs), WHOLE),
-            REPEAT=BACK_BLOCKS, num_warps=BACK.warps, num_stages=BACK.stages,
+            REPEAT=repeat, num_warps=BACK.warps, num_stages=BACK.stages,
         )  # fmt: skip
     of_weight, of_bias = parts.sum(0).split([units * inputs, units])
     return of_weight.view(units, inputs), of_bias
@@ -182,19 +188,33 @@ def _is_whole(rows: Tensor, weight: Tensor) -> bool:
 
 def _squashed_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return tanh(rows weight' + bias), [R, N]."""
-    from stormsail.functional.kernels.dense_triton import product_tanh
+    from stormsail.functional.kernels import dense_triton as kernels
 
-    rows, count, units = rows.contiguous(), len(rows), len(weight)
+    rows, (count, inputs), units = rows.contiguous(), rows.shape, len(weight)
     output = torch.empty(count, units, dtype=rows.dtype, device=rows.device)
-    width = min(power_of_two(units), PRODUCT.units)
+    tile = next((each for each in KEPT if inputs <= each.inputs), PRODUCT)
+    width = min(power_of_two(units), tile.units)
     if width > NARROW and units % width:
         width = NARROW  # or a quarter of 192 columns would be none
-    product_tanh[(-(-count // PRODUCT.rows) * -(-units // width),)](
-        rows, weight.contiguous(), bias.float().contiguous(), output, count, units, rows.shape[1],
-        ROWS=PRODUCT.rows, UNITS=width, INPUTS=min(power_of_two(rows.shape[1]), PRODUCT.inputs),
-        FAST=_is_fast(output), num_warps=PRODUCT.warps, num_stages=PRODUCT.stages,
-    )  # fmt: skip
+    blocks, parts = -(-count // tile.rows), -(-units // width)
+    tables = (rows, weight.contiguous(), bias.float().contiguous(), output, count, units, inputs)
+    options = {
+        "ROWS": tile.rows, "UNITS": width, "INPUTS": min(power_of_two(inputs), tile.inputs),
+        "FAST": _is_fast(output), "num_warps": tile.warps,
+    }  # fmt: skip
+    if tile.share:
+        programs = min(blocks, max(tile.share * _processors(rows.device) // parts, 1))
+        kernels.kept_product_tanh[(programs * parts,)](*tables, STAGES=tile.stages, **options)
+    else:
+        kernels.product_tanh[(blocks * parts,)](*tables, num_stages=tile.stages, **options)
     return output
+
+
+def _processors(device: torch.device) -> int:
+    """Return the number of multiprocessors of a device."""
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _squash(table: Tensor, bias: Tensor) -> None:

@@ -73,6 +73,37 @@ def product_tanh(
 
 
 @triton.jit
+def kept_product_tanh(
+    x, weight, bias, table, rows, units, inputs,
+    ROWS: tl.constexpr, UNITS: tl.constexpr, INPUTS: tl.constexpr, FAST: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """Write the same where a program keeps its units' weights and goes through many blocks of rows.
+
+    What is read for each block is its inputs alone. Neighbouring programs have the same rows.
+    """
+    blocks = tl.cdiv(units, UNITS)
+    unit = tl.program_id(0) % blocks * UNITS + tl.arange(0, UNITS)
+    column = tl.arange(0, INPUTS)
+    is_unit, is_column = unit < units, column < inputs
+    right = tl.load(
+        weight + unit[None, :] * inputs + column[:, None],
+        mask=is_unit[None, :] & is_column[:, None],
+        other=0.0,
+    )
+    shift = tl.load(bias + unit, mask=is_unit, other=0.0)
+    first, step = tl.program_id(0) // blocks, tl.num_programs(0) // blocks
+    for block in tl.range(first, tl.cdiv(rows, ROWS), step, num_stages=STAGES):
+        row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+        is_row = (row < rows)[:, None]
+        place = x + row[:, None] * inputs + column[None, :]
+        left = tl.load(place, mask=is_row & is_column[None, :], other=0.0)
+        y = _squashed(tl.dot(left, right) + shift[None, :], FAST)
+        place = table + row[:, None] * units + unit[None, :]
+        tl.store(place, y.to(table.dtype.element_ty), mask=is_row & is_unit[None, :])
+
+
+@triton.jit
 def bias_tanh(
     table, bias, rows, units,
     ROWS: tl.constexpr, UNITS: tl.constexpr, REPEAT: tl.constexpr, FAST: tl.constexpr,

@@ -732,6 +732,14 @@ def test_a_group_without_spread_or_samples_explains_nothing():
     assert counted[[0, 1, 2, 3, 5, 6, 8, 10]].isnan().all()
 
 
+def test_a_task_without_symbols_is_one_group():
+    ppo = learner()
+    ppo.update()
+    row = metrics(ppo, ppo.update())
+    assert math.isfinite(row["train/ev/global"])
+    assert row["train/ev/mean_grouped"] == row["train/ev/median_grouped"] == row["train/ev/global"]
+
+
 def test_symbols_that_a_task_does_not_count_are_found():
     ppo = learner(**MARKET)
     ppo.update()
@@ -742,7 +750,7 @@ def test_symbols_that_a_task_does_not_count_are_found():
         update.rollout, info={**update.rollout.info, "symbol": 10 - 3 * symbol}
     )
     ppo.task.symbols = None
-    assert telemetry_rollout.groups(ppo, seen) is None
+    assert not telemetry_rollout.is_counted(ppo, seen)
     other = metrics(ppo, dataclasses.replace(update, rollout=seen))
     assert repr(other) == repr(row)
 

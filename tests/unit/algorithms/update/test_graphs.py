@@ -21,10 +21,10 @@ from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.update import assessment, device_epochs, graphs
 from stormsail.algorithms.update.device_epochs import COEFFICIENTS
+from stormsail.algorithms.update.graph_inputs import move_into
 from stormsail.algorithms.update.graphs import (
     Recorder,
     epochs_obstacle,
-    move_into,
     rollout_obstacle,
     waiting_allowed,
 )

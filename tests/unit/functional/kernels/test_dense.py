@@ -69,7 +69,11 @@ def test_inputs_may_be_strided_and_want_no_gradient(device):
 @pytest.mark.parametrize(
     "size", [*SIZES.values(), ((2, 5), 70, 9), ((3, 701), 48, 66)], ids=[*SIZES, "deep", "large"]
 )
-def test_weights_learn_the_same_where_the_input_does_not(size, tanh, device):
+@pytest.mark.parametrize("processors", [1, 9])
+def test_weights_learn_the_same_where_the_input_does_not(
+    processors, size, tanh, device, monkeypatch
+):
+    monkeypatch.setattr(module, "_processors", lambda _: processors)
     x, *leaves = draw(size, device)
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     got = dense(x.detach(), *leaves, tanh=tanh)
@@ -152,7 +156,7 @@ def test_layers_of_a_minibatch_in_bfloat16(units, tanh):
         assert float((a.detach().double() - b.detach()).norm() / b.detach().norm()) < 1e-2
 
 
-@pytest.mark.parametrize("sizes", [(300, 32, 48), (1, 16, 16), (77, 80, 272)])
+@pytest.mark.parametrize("sizes", [(300, 32, 48), (1, 16, 16), (77, 80, 272), (130, 272, 192)])
 def test_a_product_with_its_tanh_is_that_of_float64(sizes, device):
     rows, inputs, units = sizes
     source = torch.Generator().manual_seed(1)
