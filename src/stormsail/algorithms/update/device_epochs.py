@@ -202,7 +202,9 @@ class DeviceEpochs:
         begin = [each.get_state() for each in streams]
         drawn = self._draw(kept.weight.shape[1], order)
         self._next.zero_()
-        moving: Sequence[torch.Generator] | None = None
+        kl = self._config.kl
+        can_stop = bool(kl.target_kl) and kl.kl_early_stop
+        moving: Sequence[torch.Generator] | None = None if can_stop else ()
         chosen: list[Tensor] = []
         after: list[tuple[int, list[Tensor]]] = []
         for epoch, (whole_order, state) in enumerate(drawn):
