@@ -9,8 +9,8 @@ from stormsail.cli.learning.train import _show_compiling
 @pytest.mark.parametrize(
     ("steps", "given", "said"),
     [
-        (1_000_000, None, "1,000,000 steps: the update is compiled first, which takes about half "
-         "a minute the first time, some seconds later (`compile_update`)\n"),
+        (1_000_000, None, "1,000,000 steps: the update is compiled first, which takes about "
+         "half a minute the first time, some seconds later (`compile_update`)\n"),
         (999_999, None, ""),
         (1_000_000, True, ""),  # who asked for it knows
         (1_000_000, False, ""),

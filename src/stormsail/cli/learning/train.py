@@ -220,8 +220,8 @@ def _show_compiling(config: "TrainConfig") -> None:
 
     if is_open(config.compile_update) and derive(config).compile_update:
         typer.echo(
-            f"{config.ppo.total_steps:,} steps: the update is compiled first, which takes about half "
-            "a minute the first time, some seconds later (`compile_update`)"
+            f"{config.ppo.total_steps:,} steps: the update is compiled first, which takes about "
+            "half a minute the first time, some seconds later (`compile_update`)"
         )
 
 
