@@ -7,7 +7,7 @@ from stormsail.functional.kernels import sequences as module
 from stormsail.functional.kernels.sequences import chosen_sequences
 
 TABLES = {  # shape, axis, type
-    "one column": ((3, 700), 1, torch.float32),
+    "one column": ((90, 31), 1, torch.float32),
     "flags": ((3, 5), 1, torch.bool),
     "odd width": ((4, 7, 37), 1, torch.float32),
     "two blocks of columns": ((2, 5, 2, 300), 1, torch.float64),
@@ -18,7 +18,7 @@ TABLES = {  # shape, axis, type
 
 
 @pytest.mark.parametrize(("shape", "axis", "kind"), TABLES.values(), ids=TABLES)
-@pytest.mark.parametrize("count", [1, 4, 600, 0])
+@pytest.mark.parametrize("count", [1, 30, 0])
 def test_chosen_sequences_are_those_that_torch_selects(
     shape, axis, kind, count, device, monkeypatch
 ):
