@@ -32,8 +32,7 @@ from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.tasks import agent_spec
-from stormsail.algorithms.telemetry.metrics import metrics
-from stormsail.algorithms.update import nonfinite
+from stormsail.algorithms.telemetry.metrics import collect, launch
 from stormsail.algorithms.update.graphs import Recorder, waiting_allowed
 from stormsail.bench.market.simulator import history
 from stormsail.core.errors import StormsailError
@@ -202,19 +201,17 @@ def whole(ppo: Ppo) -> dict[str, float]:
     """Do one update with everything that a run does after it but the disk."""
     update = ppo.update()
     began = now()
-    values = metrics(ppo, update)
-    measured = now()
-    tensors = list(nonfinite.tensors_of(checkpoint.learner_state(ppo), "state"))
-    problem = nonfinite.first_nonfinite(tensors)
-    if problem is not None:
-        raise RuntimeError(problem)
+    flags = checkpoint.state_flags(ppo, update.learned.minibatches.sums.entropy)
+    checked = now()
+    values, finite = collect(ppo, launch(ppo, update), flags)
     ended = now()
+    if not all(finite):
+        raise RuntimeError("the state is not finite")
     if isinstance(ppo, Timed):
-        stamps = [*ppo.stamps, measured, ended]
-        spent = [b - a for a, b in itertools.pairwise(stamps)]
-        spent[3] = measured - began
+        spent = [b - a for a, b in itertools.pairwise(ppo.stamps)]
+        spent += [ended - checked, checked - began]
         values |= {f"ms/{name}": 1e3 * part for name, part in zip(PHASES, spent, strict=True)}
-        values["ms/all"] = 1e3 * (ended - stamps[0])
+        values["ms/all"] = 1e3 * (ended - ppo.stamps[0])
     return values
 
 

@@ -502,14 +502,14 @@ def _time_layers(rows: list[Row], *, sweeping: bool) -> None:
 
 def _time_losses(rows: list[Row], *, sweeping: bool) -> None:
     time_losses(rows, SAMPLES, 16_384)
-    before = policy_loss.ELEMENTS, policy_loss.WARPS, quantile_pairs.ELEMENTS
-    for elements, warps in ((512, 2), (1024, 4), (2048, 4), (4096, 4), (8192, 8)) * sweeping:
-        policy_loss.ELEMENTS, policy_loss.WARPS = elements, warps
+    before = policy_loss.SAMPLES, policy_loss.WARPS, quantile_pairs.ELEMENTS
+    for elements, warps in ((1024, 4), (2048, 4), (4096, 4)) * sweeping:
+        policy_loss.SAMPLES, policy_loss.WARPS = elements // 8, warps
         quantile_pairs.ELEMENTS = elements
         found: list[Row] = []
         time_losses(found, SAMPLES, 1_024)
         rows += [(f"{name} {elements} by {warps}", *rest) for name, *rest in found[:4]]
-    policy_loss.ELEMENTS, policy_loss.WARPS, quantile_pairs.ELEMENTS = before
+    policy_loss.SAMPLES, policy_loss.WARPS, quantile_pairs.ELEMENTS = before
 
 
 def _time_heads(rows: list[Row], *, sweeping: bool) -> None:

@@ -38,7 +38,6 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.telemetry.metrics import collect, launch
-from stormsail.algorithms.update import nonfinite
 from stormsail.core.turns import Turns, taken
 
 WARM_UPS = 4
@@ -56,7 +55,7 @@ def update(ppo: Ppo) -> None:
     with taken(ppo.task.device):
         done = ppo.update()
         entropy = done.learned.minibatches.sums.entropy
-        flags = nonfinite.all_finite([*checkpoint.floating_state(ppo), entropy])
+        flags = checkpoint.state_flags(ppo, entropy)
         _, finite = collect(ppo, launch(ppo, done), flags)
     if not all(finite):
         raise RuntimeError("the state of a member is not finite")

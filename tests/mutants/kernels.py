@@ -313,6 +313,14 @@ KERNELS = (
         unit("kernels/affine", "test_a_table_is_mapped_as_by_the_formula"),
     ),
     Mutant(
+        "device-moments-of-rows-without-weight",
+        "2.12",
+        "functional/kernels/column_moments_triton.py",
+        "((w > 0.0) | (w != w))",
+        "(w == w)",
+        unit("kernels/column_moments", "test_moments_of_columns_are_those_of_the_formula"),
+    ),
+    Mutant(
         "steady-weights-stay-for-ever",
         "S1-L1",
         "functional/kernels/steady_weights.py",

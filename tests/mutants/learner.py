@@ -509,7 +509,7 @@ LEARNER = (
         "device-epochs-leave-the-streams-behind-the-stop",
         "graphs",
         DEVICE_EPOCHS,
-        "                _put_back(moving or (), states)\n",
+        "                _put_back((order, *(moving or ())), states)\n",
         "",
         learner("update/device_epochs", f"{STREAMS}[noise-1e-12]"),
     ),

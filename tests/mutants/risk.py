@@ -439,8 +439,8 @@ RISK = (
         "risk-mixed-after-normalisation",
         "risk",
         ORDER,
-        "        advantage = normal.advantage\n",
-        "        advantage = normal.advantage + (mixed - assessment.estimates.raw_advantage)\n",
+        "        return Normalised(advantage, used, after)\n",
+        "        return Normalised(advantage + (mixed - estimates.raw_advantage), used, after)\n",
         control("risk/control", "test_the_advantages_are_mixed_before_they_are_normalised"),
     ),
     Mutant(

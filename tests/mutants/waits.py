@@ -169,4 +169,12 @@ WAITS = (
             part="algorithms",
         ),
     ),
+    Mutant(
+        "epochs-go-on-where-a-recording-ended",
+        "waits",
+        EPOCHS,
+        "            self._next.copy_(following)\n",
+        "",
+        unit("update/no_waits", "test_epochs_through_a_graph_are_plain_ones", part="algorithms"),
+    ),
 )

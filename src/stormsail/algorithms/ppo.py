@@ -254,8 +254,8 @@ class Ppo:
 
     def _update(self) -> Update:
         agent, config = self.agent, self.config
-        # no rounding of one GPU may part the processes
-        self.group.take_first(list(agent.state_dict().values()))
+        if self.group.size > 1:  # no rounding of one GPU may part the processes
+            self.group.take_first(list(agent.state_dict().values()))
         now = self.schedule()
         self._set_rate(now.learning_rate)
         self._warm_up()

@@ -478,8 +478,7 @@ class Trainer:
         Raises:
             Diverged: if a number of the state is not finite.
         """
-        entropy = update.learned.minibatches.sums.entropy
-        flags = nonfinite.all_finite([*checkpoint.floating_state(self.ppo), entropy])
+        flags = checkpoint.state_flags(self.ppo, update.learned.minibatches.sums.entropy)
         launched = launch(self.ppo, update)
         values, finite = collect(self.ppo, launched, flags)
         if not all(finite):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, clamp
+from stormsail.functional.kernels.column_moments import adds, column_moments
 
 MAD_TO_STD = 1.4826
 """1 / Phi^{-1}(3/4): a Gaussian's standard deviation over its median absolute deviation."""
@@ -43,6 +44,8 @@ def moments(x: Float[Tensor, " n *features"], *, weight: Tensor | None = None) -
     check.check_rows(x=x)
     weight = x.new_ones(x.shape[0]) if weight is None else weight
     check.check_row_weight(x=x, weight=weight)
+    if adds(x, weight):
+        return Moments(*column_moments(x, weight))
     used = ~(weight <= 0)  # an unknown weight takes part, and shows
     mass = torch.where(used, weight, 0.0).double()
     shape = (-1, *[1] * (x.ndim - 1))

@@ -16,7 +16,7 @@ from stormsail import __version__
 from stormsail.algorithms.config import CheckpointConfig, TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run.state_tree import flatten, unflatten
-from stormsail.algorithms.update.nonfinite import tensors_of
+from stormsail.algorithms.update.nonfinite import all_finite, are_finite, tensors_of
 from stormsail.algorithms.update.rollout import EnvState, begin
 from stormsail.core.errors import ArtifactError
 from stormsail.core.files import tensor_file
@@ -144,6 +144,19 @@ def floating_state(ppo: Ppo) -> Iterator[Tensor]:
     parts += [] if scaler is None else scaler.floating_state()
     parts += [tensor for _, tensor in tensors_of(nest, "")]
     yield from (part for part in parts if part.is_floating_point())
+
+
+def state_flags(ppo: Ppo, entropy: Tensor) -> list[Tensor]:
+    """Return flags that all hold where `floating_state` is finite, and so is the entropy.
+
+    Not exactly there: see `nonfinite.all_finite`. On a GPU nothing is waited for.
+    """
+    arrays = [*floating_state(ppo), entropy]
+    if not ppo.recorder.captured:
+        return all_finite(arrays)
+    here = tuple(array for array in arrays if array.is_cuda)
+    others = [array for array in arrays if not array.is_cuda]
+    return [ppo.recorder("the check of the state", are_finite, here), *all_finite(others)]
 
 
 def restore_learner(ppo: Ppo, state: State) -> None:

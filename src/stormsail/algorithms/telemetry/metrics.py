@@ -102,7 +102,7 @@ def measured(ppo: Ppo, seen: rollout.Seen) -> Packed:
         **rollout.episodes(seen.rollout),
         **rollout.rewards(ppo, seen.rollout, weights),
         **rollout.reported(seen.rollout),
-        **rollout.advantages(ppo, seen, weights),
+        **rollout.advantages(ppo, seen),
         **rollout.explained(seen, weights),
         **rollout.values(ppo, seen, weights),
         **rollout.memory(seen.memory, seen.rollout),

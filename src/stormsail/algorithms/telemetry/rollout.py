@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.telemetry.values import Values, largest, mean, share
+from stormsail.algorithms.telemetry.values import Values, largest, mean, mean_and_std, share
 from stormsail.algorithms.update.critic_targets import atom_weights
 from stormsail.algorithms.update.estimates import Estimates, deviation
 from stormsail.algorithms.update.graphs import waiting_allowed
@@ -20,7 +20,6 @@ from stormsail.functional.statistics import (
     Weights,
     percentile,
     percentiles,
-    weighted_std,
     weights_of,
 )
 from stormsail.modules.agent import Agent
@@ -56,7 +55,7 @@ def episodes(rollout: Rollout) -> Values:
     total = rollout.return_so_far.double() + rollout.reward.double()
     won = ended & (total > 0.0)
     flags = ended.double()
-    every = weights_of(flags)
+    average, spread = mean_and_std(total, flags)
     fast, slow = percentiles(rollout.length.double(), won, levels=(0.5, 0.9)).unbind()
     low, middle = percentiles(total, ended, levels=(0.05, 0.5)).unbind()
     return {
@@ -66,13 +65,13 @@ def episodes(rollout: Rollout) -> Values:
         "rollout/steps_to_win_mean": mean(rollout.length, won.double()),
         "rollout/steps_to_win_p50": fast,
         "rollout/steps_to_win_p90": slow,
-        "rollout/episode_return_mean": mean(total, every),
-        "rollout/episode_return_std": weighted_std(total, flags),
+        "rollout/episode_return_mean": average,
+        "rollout/episode_return_std": spread,
         "rollout/episode_return_min": -largest(-total, ended),
         "rollout/episode_return_p05": low,
         "rollout/episode_return_p50": middle,
         "rollout/episode_return_max": largest(total, ended),
-        "rollout/episode_length_mean": mean(rollout.length, every),
+        "rollout/episode_length_mean": mean(rollout.length, flags),
         "rollout/terminated": rollout.terminated.sum(),
         "rollout/truncated": rollout.truncated.sum(),
     }
@@ -82,10 +81,11 @@ def rewards(ppo: Ppo, rollout: Rollout, weights: Weights) -> Values:
     """Return rewards, costs and the entropy of the policy during the rollout."""
     weight = rollout.weight
     closed = ppo.agent.network.head.entropy(rollout.parameters)
+    average, spread = mean_and_std(rollout.reward, weight)
     values: Values = {
         "rollout/samples": weight.double().sum(),
-        "rollout/reward_mean": mean(rollout.reward, weights),
-        "rollout/reward_std": weighted_std(rollout.reward, weight),
+        "rollout/reward_mean": average,
+        "rollout/reward_std": spread,
         "rollout/policy_entropy": -mean(rollout.log_prob, weights),
         "train/policy_entropy_raw": mean(closed, weights),
     }
@@ -119,23 +119,24 @@ def costs(fraction: Tensor, weight: Tensor) -> Values:
     }
 
 
-def advantages(ppo: Ppo, seen: Seen, weights: Weights) -> Values:
+def advantages(ppo: Ppo, seen: Seen) -> Values:
     """Return the advantages before and after they were normalised."""
     raw, normal, weight = seen.mixed, seen.advantage, seen.rollout.weight
     both = (seen.estimates.returns, seen.estimates.value)
     sizes = [largest(part.abs(), weight > 0.0) for part in both]
     resolution = advantage.RESOLUTION * torch.stack(sizes).max()
-    own = weighted_std(raw, weight)
+    average, own = mean_and_std(raw, weight)
+    normal_mean, normal_std = mean_and_std(normal, weight)
     floor = resolution.clamp(min=ppo.config.ppo.adv_std_floor)
     divisor = deviation(raw, weight, ppo.config, seen.moments, own=own)
     return {
-        "train/advantages_mean_raw": mean(raw, weights),
+        "train/advantages_mean_raw": average,
         "train/advantages_std_raw": own,
         "train/advantages_std_clamped": torch.maximum(own, floor),
         "train/advantage_scale": torch.maximum(divisor, floor),
         "train/advantages_norm_max_abs": largest(normal.abs(), weight > 0.0),
-        "train/advantages_norm_mean": mean(normal, weights),
-        "train/advantages_norm_std": weighted_std(normal, weight),
+        "train/advantages_norm_mean": normal_mean,
+        "train/advantages_norm_std": normal_std,
     }
 
 

@@ -27,6 +27,16 @@ def mean(x: Tensor, weight: Tensor | Weights) -> Tensor:
     return statistics.weighted_mean(x.double(), weight, empty=math.nan)
 
 
+def mean_and_std(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weighted mean and deviation in float64; NaN without entries, and below two of them."""
+    average, deviation, count = statistics.mean_and_std(x, weight)
+    enough = count > 1.0 + statistics.COUNT_TOLERANCE
+    return (
+        torch.where(count > 0.0, average, torch.nan),
+        torch.where(enough, deviation, torch.nan),
+    )
+
+
 def largest(x: Tensor, used: Tensor) -> Tensor:
     """Return the largest of the entries that are used, in float64; NaN if there is none."""
     if x.numel() == 0:

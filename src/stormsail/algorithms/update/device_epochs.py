@@ -66,10 +66,8 @@ class _Minibatch:
     """A minibatch as a function of tensors that stay in place."""
 
     flags: _Flags
-    chosen: Tensor
-    """Sequences of the minibatch, int64 [n]."""
-    run: Callable[[], Tensor]
-    """Takes the step; returns one row of what it found, float64."""
+    run: Callable[[], None]
+    """Takes the next step of an update, and writes what it found into the table."""
 
 
 class _Found(NamedTuple):
@@ -152,10 +150,16 @@ class DeviceEpochs:
         self._data: Batch | None = None
         self._minibatches: dict[int, _Minibatch] = {}
         self._layout: _Layout | None = None
+        self._order: Tensor | None = None
+        """Sequences of all epochs of an update, in the order that they are learned in, int64."""
+        self._table: Tensor | None = None
+        """What the minibatches of an update found, float64: a row each, and one to spare."""
         device = next(agent.parameters()).device
         self._numbers = {
             name: torch.zeros((), dtype=torch.float64, device=device) for name in COEFFICIENTS
         }
+        self._next = torch.zeros(2, dtype=torch.int64, device=device)
+        """Place in the order, and row of the table, of the coming minibatch."""
         self._target = torch.zeros((), dtype=torch.float64, device=device)
         self._stop = torch.zeros(STOP_NUMBERS, dtype=torch.float64, device=device)
 
@@ -196,24 +200,23 @@ class DeviceEpochs:
         control.begin_update()
         streams = (order, *self._generators)
         begin = [each.get_state() for each in streams]
-        moving: Sequence[torch.Generator] | None = None
-        rows: list[Tensor] = []
+        drawn = self._draw(kept.weight.shape[1], order)
+        self._next.zero_()
+        kl = self._config.kl
+        can_stop = bool(kl.target_kl) and kl.kl_early_stop
+        moving: Sequence[torch.Generator] | None = None if can_stop else ()
         chosen: list[Tensor] = []
         after: list[tuple[int, list[Tensor]]] = []
-        for epoch in range(self._config.ppo.n_epochs):
+        for epoch, (whole_order, state) in enumerate(drawn):
             control.begin_epoch(epoch)
             self._target.fill_(control.target)
-            count = kept.weight.shape[1]
-            drawn = torch.randperm(count, generator=order, device=order.device)
-            for part in drawn.to(kept.weight.device).split(self._config.ppo.batch_size):
-                minibatch = self._minibatch(len(part), flags)
-                minibatch.chosen.copy_(part)
-                rows.append(minibatch.run().clone())
+            for part in whole_order.split(self._config.ppo.batch_size):
+                self._minibatch(len(part), flags).run()
                 chosen.append(part)
                 if moving is None:  # which of them minibatches draw from
-                    moving = _moved(streams, begin)
-                after.append((epoch, [each.get_state() for each in moving]))
-        found = self._read(self._wait(rows, told, begin, streams))
+                    moving = _moved(self._generators, begin[1:])
+                after.append((epoch, [state, *(each.get_state() for each in moving)]))
+        found = self._read(self._wait(len(chosen), told, begin, streams))
         parts = tuple(self._parts(len(part)) for part in chosen)
         whole = Minibatches(found.sums, found.gradient, parts, tuple(found.skipped.tolist()))
         stepped = found.gradient.stepped.tolist()
@@ -233,30 +236,46 @@ class DeviceEpochs:
                 on_refusal(select(kept, chosen[place]), whole[place])
             divergences.append(each[place])
             if control.stops(divergences[-1]):
-                _put_back(moving or (), states)
+                _put_back((order, *(moving or ())), states)
                 break
         return EpochReport(whole[:count], begun, control.reason, divergences)
 
+    def _draw(self, count: int, order: torch.Generator) -> list[tuple[Tensor, Tensor]]:
+        """Draw the orders of all epochs; return each, and the generator's state after it."""
+        drawn, states = [], []
+        for _ in range(self._config.ppo.n_epochs):
+            drawn.append(torch.randperm(count, generator=order, device=order.device))
+            states.append(order.get_state())
+        whole = torch.cat(drawn).to(self._stop.device)
+        if self._order is None or len(self._order) != len(whole):
+            self._order = whole
+        else:
+            self._order.copy_(whole)
+        return list(zip(self._order.split(count), states, strict=True))
+
     def _wait(
         self,
-        rows: list[Tensor],
+        rows: int,
         told: Told | None,
         begin: list[Tensor],
         generators: Sequence[torch.Generator],
     ) -> Tensor:
         """Read the table of all minibatches, and before it what else is told."""
+        if self._table is None:
+            raise LookupError("no minibatch has run")
+        table = self._table[:rows]
         if told is None:
             with waiting_allowed():
-                return torch.stack(rows).cpu()
+                return table.cpu()
         with waiting_allowed():
-            read = torch.cat((told.numbers, *rows)).cpu()
+            read = torch.cat((told.numbers, table.flatten())).cpu()
         count = len(told.numbers)
         try:
             told.hear(read[:count])
         except Exception:
             _put_back(generators, begin)
             raise
-        return read[count:].reshape(len(rows), -1)
+        return read[count:].reshape(rows, -1)
 
     def _parts(self, sequences: int) -> int:
         """Return the number of micro-batches of a minibatch."""
@@ -296,7 +315,8 @@ class DeviceEpochs:
         if known is not None and known.flags == flags:
             return known
         self._minibatches.pop(sequences, None)  # frees the memory of its graph
-        chosen = torch.arange(sequences, device=self._stop.device)
+        place = torch.arange(sequences, device=self._stop.device)
+        ahead = torch.tensor((sequences, 1), device=self._stop.device)
         numbers: dict[str, Coefficient] = {
             name: 0.0 if name in flags.zeros else place for name, place in self._numbers.items()
         }
@@ -312,21 +332,40 @@ class DeviceEpochs:
             legacy_risk=numbers["legacy_risk"],
         )
 
-        def step() -> Tensor:
-            return self._step(chosen, now)
+        def step() -> None:
+            if self._order is None:
+                raise LookupError("no order has been drawn")
+            at, row = self._next.unbind()
+            chosen = self._order[(at + place).clamp(max=len(self._order) - 1)]
+            self._write(self._step(chosen, now), row)
+            self._next.add_(ahead)
 
-        made = _Minibatch(flags, chosen, self._graph(step) if self._captured else step)
+        made = _Minibatch(flags, self._graph(step) if self._captured else step)
         self._minibatches[sequences] = made
         return made
 
-    def _graph(self, step: Callable[[], Tensor]) -> "Graph[Tensor]":
+    def _write(self, found: Tensor, row: Tensor) -> None:
+        """Write a row into the table, or into the one to spare where it has no such row."""
+        size = (self._rows + 1, len(found))
+        if self._table is None or self._table.shape != size:
+            self._table = found.new_zeros(size)
+        self._table.index_copy_(0, row.clamp(max=self._rows).reshape(1), found[None])
+
+    @property
+    def _rows(self) -> int:
+        """Minibatches of an update."""
+        count = self._data.weight.shape[1] if self._data is not None else 0
+        return self._config.ppo.n_epochs * -(-count // self._config.ppo.batch_size)
+
+    def _graph(self, step: Callable[[], None]) -> "Graph[None]":
         """Capture a minibatch; until that is done the epochs count as over, so nothing changes."""
-        before = self._stop.clone()
+        stop, following = self._stop.clone(), self._next.clone()
         self._stop[-1:].fill_(1.0)
         try:
             return Graph(step, self._generators)
         finally:
-            self._stop.copy_(before)
+            self._stop.copy_(stop)
+            self._next.copy_(following)
 
     def _step(self, chosen: Tensor, now: Scheduled) -> Tensor:
         """Take one optimizer step; return a row of what was found."""

@@ -113,7 +113,12 @@ def all_finite(arrays: Sequence[Tensor]) -> list[Tensor]:
     for array in arrays:
         if array.numel():
             by_device.setdefault(array.device, []).append(array)
-    return [finite_norms(own).all() for own in by_device.values()]
+    return [are_finite(own) for own in by_device.values()]
+
+
+def are_finite(arrays: Sequence[Tensor]) -> Tensor:
+    """Return whether all floating arrays of one device are finite, as `finite_norms` finds out."""
+    return finite_norms(arrays).all()
 
 
 def finite_norms(arrays: Sequence[Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ it can be); static shapes, no host sync, numbers that change between updates as 
 - `decisions.standardised`, `drawn_classes`, `class_log_prob`: of each row of a decision.
 - `steady_weights.steady_weights()`: a rollout's scope, in which what is made of weights is kept.
 - `affine.mapped(x, factor=, added=, taken=, divisor=)`: an affine map in one pass, where it `maps`.
+- `column_moments.column_moments(x [n, N], weight [n])`: as `statistics.moments`, where it `adds`.
 - `sequences.chosen_sequences(table, chosen, axis)`: as `index_select`.
 - `quantile_pairs.huber_loss(predicted, target, tau, kappa, mass)` -> [*b]; `huber_active`, and
   `huber_loss_and_seen` for both, crossing and means in one pass. A target expanded over critics is

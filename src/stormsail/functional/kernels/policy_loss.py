@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from stormsail.functional._numbers import Number, scalar
-from stormsail.functional.kernels.devices import power_of_two
 
-ELEMENTS = 1024
-"""Logits of one program."""
+SAMPLES = 256
+"""Of one program."""
 WARPS = 4
 LOG_RATIO_LIMIT = 20.0
 """That of `functional.policy`."""
@@ -102,9 +101,7 @@ class _PolicyLoss(torch.autograd.Function):
         logits = logits.contiguous()
         given = [part.contiguous() for part in (action, old_log_prob, old_logits, advantage)]
         samples, classes = weight.numel(), logits.shape[-1]
-        width = power_of_two(classes)
-        block = max(ELEMENTS // width, 1)
-        programs = -(-samples // block)
+        programs = -(-samples // SAMPLES)
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         grad, used = torch.empty_like(logits), torch.empty_like(weight.contiguous())
         partial = torch.empty(15, programs, dtype=dtype, device=logits.device)
@@ -113,7 +110,7 @@ class _PolicyLoss(torch.autograd.Function):
             A=classes, LIMIT=LOG_RATIO_LIMIT, EXTREME=extreme,
             EXPECTED=advantage.ndim == logits.ndim,
             KIND=kernels.KINDS[dtype],
-            BLOCK=block, CLASSES=width, num_warps=WARPS,
+            BLOCK=SAMPLES, num_warps=WARPS,
         )  # fmt: skip
         sums, peak = partial[:-1].sum(1), partial[-1].max()
         ctx.save_for_backward(grad)

@@ -36,16 +36,31 @@ def _excess(x):
 
 
 @triton.jit
-def _log_softmax(at, here, is_class, KIND: tl.constexpr):
-    """Return log probabilities and probabilities; 0 and 0 for classes that do not exist."""
-    logits = tl.load(at, mask=here, other=0.0).to(KIND)
-    logits = tl.where(is_class[None, :], logits, float("-inf"))
-    peak = tl.max(logits, axis=1)
-    shifted = logits - tl.where(peak == float("-inf"), 0.0, peak)[:, None]
-    each = tl.where(is_class[None, :], tl.exp(shifted), 0.0)
-    total = tl.sum(each, axis=1)
-    log_prob = tl.where(is_class[None, :], shifted - tl.log(total)[:, None], 0.0)
-    return log_prob, each / total[:, None]
+def _softmax_parts(logits, sample, is_sample, A: tl.constexpr, KIND: tl.constexpr):
+    """Return what a class's logit is shifted by and the sum of the exponentials, and its logarithm.
+
+    Classes are gone through one by one, so that each sample belongs to one thread.
+    """
+    peak = tl.full(sample.shape, float("-inf"), KIND)
+    for a in range(A):
+        peak = tl.maximum(
+            peak, tl.load(logits + sample * A + a, mask=is_sample, other=0.0).to(KIND)
+        )
+    peak = tl.where(peak == float("-inf"), 0.0, peak)
+    total = tl.zeros(sample.shape, KIND)
+    for a in range(A):
+        logit = tl.load(logits + sample * A + a, mask=is_sample, other=0.0).to(KIND)
+        total += tl.exp(logit - peak)
+    return peak, total, tl.log(total)
+
+
+@triton.jit
+def _class(
+    logits, sample, is_sample, a, peak, total, log_total, A: tl.constexpr, KIND: tl.constexpr
+):
+    """Return the log probability and the probability of a class."""
+    shifted = tl.load(logits + sample * A + a, mask=is_sample, other=0.0).to(KIND) - peak
+    return shifted - log_total, tl.exp(shifted) / total
 
 
 @triton.jit
@@ -71,22 +86,20 @@ def _total(partial, place, column, weight):
 
 
 @triton.jit
-def _pull(
-    log_prob, old_log, old, chosen, log_ratio, advantage, at, sample, here, is_sample, clip,
-    LIMIT: tl.constexpr, EXPECTED: tl.constexpr, KIND: tl.constexpr,
+def _expected(log_prob, old_log, old, advantage, sample, is_sample, a, clip,
+    A: tl.constexpr, LIMIT: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """Return the surrogate of each sample, and its derivatives in the log probabilities."""
-    if EXPECTED:
-        possible = (old > 0.0) & here
-        gain = tl.load(advantage + at, mask=here, other=0.0).to(KIND)
-        each, pull = _surrogate(tl.where(possible, log_prob - old_log, 0.0), gain, clip, LIMIT)
-        surrogate = tl.sum(tl.where(possible, old * each, 0.0), axis=1)
-        pull = tl.where(possible, old * pull, 0.0)
-    else:
-        gain = tl.load(advantage + sample, mask=is_sample, other=0.0).to(KIND)
-        surrogate, slope = _surrogate(log_ratio, gain, clip, LIMIT)
-        pull = tl.where(chosen, slope[:, None], 0.0)
-    return surrogate, pull
+    """Return what a class adds to the expected surrogate, and its derivative."""
+    possible = (old > 0.0) & is_sample
+    gain = tl.load(advantage + sample * A + a, mask=is_sample, other=0.0).to(KIND)
+    each, pull = _surrogate(tl.where(possible, log_prob - old_log, 0.0), gain, clip, LIMIT)
+    return tl.where(possible, old * each, 0.0), tl.where(possible, old * pull, 0.0)
+
+
+@triton.jit
+def _surprise(log_prob, prob):
+    surprise = tl.where(prob > 0.0, log_prob, 0.0)
+    return tl.where(prob == prob, surprise, prob)  # a NaN stays visible
 
 
 @triton.jit
@@ -139,40 +152,60 @@ def policy_loss(
     logits, action, old_log_prob, old_logits, advantage, weight, clip_at, entropy_at, kl_at,
     grad, used, partial, samples,
     A: tl.constexpr, LIMIT: tl.constexpr, EXTREME: tl.constexpr, EXPECTED: tl.constexpr,
-    KIND: tl.constexpr, BLOCK: tl.constexpr, CLASSES: tl.constexpr,
+    KIND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of the summed loss, the weights used, and sums in `partial` [15, P].
 
     `advantage` is [samples], of the action taken, or [samples, A] of every one if `EXPECTED`.
     """
     sample = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    classes = tl.arange(0, CLASSES)
-    is_sample, is_class = sample < samples, classes < A
-    here = is_sample[:, None] & is_class[None, :]
-    at = sample[:, None] * A + classes[None, :]
-    log_prob, prob = _log_softmax(logits + at, here, is_class, KIND)
-    old_log, old = _log_softmax(old_logits + at, here, is_class, KIND)
-    chosen = classes[None, :] == tl.load(action + sample, mask=is_sample, other=0)[:, None]
+    is_sample = sample < samples
+    peak, total, log_total = _softmax_parts(logits, sample, is_sample, A, KIND)
+    old_peak, old_total, old_log_total = _softmax_parts(old_logits, sample, is_sample, A, KIND)
+    chosen = tl.load(action + sample, mask=is_sample, other=0)
     clip = tl.load(clip_at).to(KIND)
     of_entropy, of_kl = tl.load(entropy_at).to(KIND), tl.load(kl_at).to(KIND)
 
-    taken = tl.sum(tl.where(chosen, log_prob, 0.0), axis=1)
+    own = tl.load(logits + sample * A + chosen, mask=is_sample, other=0.0).to(KIND)
+    taken = own - peak - log_total
     log_ratio, w = _guarded(taken, old_log_prob, weight, used, partial, sample, is_sample, KIND)
-    surrogate, pull = _pull(
-        log_prob, old_log, old, chosen, log_ratio, advantage, at, sample, here, is_sample, clip,
-        LIMIT, EXPECTED, KIND,
-    )  # fmt: skip
-    surprise = tl.where(prob > 0.0, log_prob, 0.0)
-    surprise = tl.where(prob == prob, surprise, prob)  # a NaN stays visible
-    entropy = -tl.sum(prob * surprise, axis=1)
-    apart = tl.where(old > 0.0, old_log - log_prob, 0.0)
-    analytic = tl.sum(old * tl.where(old == old, apart, old), axis=1)
+    entropy = tl.zeros([BLOCK], KIND)
+    analytic = tl.zeros([BLOCK], KIND)
+    surrogate = tl.zeros([BLOCK], KIND)
+    pulls = tl.zeros([BLOCK], KIND)
+    if not EXPECTED:
+        gain = tl.load(advantage + sample, mask=is_sample, other=0.0).to(KIND)
+        surrogate, pulls = _surrogate(log_ratio, gain, clip, LIMIT)
+    for a in range(A):
+        log_prob, prob = _class(logits, sample, is_sample, a, peak, total, log_total, A, KIND)
+        old_log, old = _class(
+            old_logits, sample, is_sample, a, old_peak, old_total, old_log_total, A, KIND
+        )
+        entropy -= prob * _surprise(log_prob, prob)
+        apart = tl.where(old > 0.0, old_log - log_prob, 0.0)
+        analytic += old * tl.where(old == old, apart, old)
+        if EXPECTED:
+            each, pull = _expected(
+                log_prob, old_log, old, advantage, sample, is_sample, a, clip, A, LIMIT, KIND
+            )
+            surrogate += each
+            pulls += pull
     loss = surrogate - of_entropy * entropy + of_kl * analytic
-
-    slope = pull - prob * tl.sum(pull, axis=1)[:, None]
-    slope += of_entropy * prob * (surprise + entropy[:, None]) + of_kl * (prob - old)
-    slope = tl.where((w > 0.0)[:, None], slope * w[:, None], 0.0)
-    tl.store(grad + at, slope.to(grad.dtype.element_ty), mask=here)
+    for a in range(A):
+        log_prob, prob = _class(logits, sample, is_sample, a, peak, total, log_total, A, KIND)
+        old_log, old = _class(
+            old_logits, sample, is_sample, a, old_peak, old_total, old_log_total, A, KIND
+        )
+        if EXPECTED:
+            _, pull = _expected(
+                log_prob, old_log, old, advantage, sample, is_sample, a, clip, A, LIMIT, KIND
+            )
+        else:
+            pull = tl.where(chosen == a, pulls, 0.0)
+        slope = pull - prob * pulls
+        slope += of_entropy * prob * (_surprise(log_prob, prob) + entropy) + of_kl * (prob - old)
+        slope = tl.where(w > 0.0, slope * w, 0.0)
+        tl.store(grad + sample * A + a, slope.to(grad.dtype.element_ty), mask=is_sample)
     _report(
         partial, loss, surrogate, entropy, analytic, log_ratio, clip, w, LIMIT, EXTREME
     )  # fmt: skip

@@ -118,8 +118,12 @@ def values_at_risk(
     check.check_weight(weight, count=quantiles.shape[-1])
     numbers = [alpha for alpha in alphas if not isinstance(alpha, Tensor)]
     is_short = 0 < quantiles.shape[-1] <= LONGEST and len(numbers) == len(alphas) > 0
-    if is_short and weight is not None and _may_compare(quantiles, weight):
-        slack = _slack(weight)
+    if is_short and _may_compare(quantiles, weight):
+        if weight is None:  # the mass at or below an atom is a count
+            weight, slack = quantiles.new_ones(quantiles.shape[-1]), RANK_TOLERANCE
+            numbers = [alpha * quantiles.shape[-1] for alpha in numbers]
+        else:
+            slack = _slack(weight)
         return lower_quantiles(quantiles, weight, [own * (1.0 - slack) for own in numbers])
     ordered, order = quantiles.sort(-1)
     is_nan = ordered[..., -1].isnan()  # a NaN sorts last: show it
@@ -131,9 +135,10 @@ def values_at_risk(
     return torch.where(is_nan[..., None], torch.nan, levels)
 
 
-def _may_compare(quantiles: Tensor, weight: Tensor) -> bool:
+def _may_compare(quantiles: Tensor, weight: Tensor | None) -> bool:
     """Return whether atoms may be compared with each other on a device instead of being sorted."""
-    return may_launch(quantiles, weight) and not (quantiles.requires_grad or weight.requires_grad)
+    given = [quantiles] if weight is None else [quantiles, weight]
+    return may_launch(*given) and not any(part.requires_grad for part in given)
 
 
 def _slack(mass: Tensor) -> float:

@@ -501,6 +501,28 @@ def test_updates_through_places_are_plain_updates(critic, monkeypatch):
     assert all(torch.equal(own[name], other[name]) for name in own)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_check_of_the_state_sees_a_number_of_every_part(device):
+    ppo = learner(settings(device, **{"vgs.enabled": True, "ppo.advantage_scale": "slow"}))
+    for _ in range(3):
+        entropy = ppo.update().learned.minibatches.sums.entropy
+        assert all(bool(flag) for flag in checkpoint.state_flags(ppo, entropy))
+    assert ("the check of the state" in ppo.recorder._known) is (device == "cuda")
+    parts = [*ppo.agent.parameters(), *ppo.agent.buffers(), *ppo.pipeline.scaler.floating_state()]
+    parts += [ppo.env_state.return_so_far, ppo.env_state.memory, *ppo.advantage_moments, entropy]
+    parts += [x for own in ppo.optimizer.state.values() for x in own.values()]
+    for part in parts:
+        if not (part.is_floating_point() and part.numel()):
+            continue
+        first = part.detach()[(0,) * part.ndim]
+        kept = first.clone()
+        for bad in (math.nan, -math.inf):
+            first.fill_(bad)
+            assert not all(bool(flag) for flag in checkpoint.state_flags(ppo, entropy))
+        first.copy_(kept)
+    assert all(bool(flag) for flag in checkpoint.state_flags(ppo, entropy))
+
+
 @pytest.mark.gpu
 def test_estimates_and_metrics_are_captured_and_see_every_number_change():
     ppo = learner(settings(**{"vgs.enabled": True, "ppo.advantage_scale": "slow"}))

@@ -11,7 +11,7 @@ from host_reads import host_reads
 from learner_lab import CRITICS, aged, learner, script, settings
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.telemetry.metrics import metrics
-from stormsail.algorithms.update import graphs
+from stormsail.algorithms.update import device_epochs, graphs
 from stormsail.algorithms.update.device_epochs import DeviceEpochs
 from stormsail.algorithms.update.graphs import Recorder
 from stormsail.algorithms.update.nonfinite import Diverged, finite_norms, first_nonfinite
@@ -290,3 +290,32 @@ def test_outcomes_that_a_graph_finds_are_those_of_the_host(form, monkeypatch):
         assert two.risk.predicted == pytest.approx(one.risk.predicted, rel=1e-5)
         assert two.risk.tail == one.risk.tail
     assert "outcomes" in placed.risk._recorder._known
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("changes", [{}, {**UPGD, "kl.target_kl": 0.01}], ids=["plain", "stop"])
+def test_epochs_through_a_graph_are_plain_ones(changes, epochs, monkeypatch):
+    """A graph runs its minibatch twice before: in no row of the table, at no place of the order.
+
+    Of 8 sequences in parts of 3 the last has 2, and is recorded while the others are under way.
+    """
+
+    class Warmed(Replayed):
+        def __init__(self, function, generators):
+            states = [each.get_state() for each in generators]
+            function()
+            function()
+            for each, state in zip(generators, states, strict=True):
+                each.set_state(state)
+            super().__init__(function, generators)
+
+    monkeypatch.setattr(device_epochs, "Graph", Warmed)
+    plain, placed = pair(**changes, **{"ppo.n_epochs": epochs})
+    entropy = placed.generators.stream("entropy")
+    placed._epochs = DeviceEpochs(
+        placed.agent, placed.pipeline, placed.config, entropy, captured=True
+    )
+    for _ in range(4):
+        one, two = plain.update(), placed.update()
+        assert one.learned.divergence == two.learned.divergence
+        assert differing(state_of(plain), state_of(placed)) == []

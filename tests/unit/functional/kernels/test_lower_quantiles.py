@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stormsail.functional.kernels.lower_quantiles import lower_quantiles
-from stormsail.functional.risk import values_at_risk
+from stormsail.functional.risk import tail, values_at_risk
 
 LEVELS = (0.0625, 0.25, 0.5, 0.75, 1.0)
 
@@ -42,6 +42,17 @@ def test_value_at_risk_takes_them_on_a_device_and_gives_the_same_bits():
     atoms = torch.randn(1000, 32, generator=torch.Generator().manual_seed(1)).cuda()
     weight = torch.rand(32, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     weight /= weight.sum()
-    alphas = (0.05, 0.25, 0.5)
+    alphas = (0.05, 0.25, 0.5, 0.3125, 1.0)  # 10 of 32 atoms and all of them, to the rounding
     got = values_at_risk(atoms, alphas=alphas, weight=weight.cuda())
     assert torch.equal(got.cpu(), values_at_risk(atoms.cpu(), alphas=alphas, weight=weight))
+    got = values_at_risk(atoms, alphas=alphas)
+    assert torch.equal(got.cpu(), values_at_risk(atoms.cpu(), alphas=alphas))
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.05, 0.3, 0.3125, 0.7, 1.0])
+@pytest.mark.parametrize("count", [1, 10, 32])
+def test_equal_masses_are_counted(alpha, count, device, monkeypatch):
+    atoms = torch.randn(20, count, generator=torch.Generator().manual_seed(count))
+    want = values_at_risk(atoms, alphas=(alpha, 0.5))
+    monkeypatch.setattr(tail, "may_launch", lambda *_: True)
+    assert torch.equal(values_at_risk(atoms.to(device), alphas=(alpha, 0.5)).cpu(), want)
