@@ -177,4 +177,16 @@ WAITS = (
         "",
         unit("update/no_waits", "test_epochs_through_a_graph_are_plain_ones", part="algorithms"),
     ),
+    Mutant(
+        "graph-of-a-minibatch-lets-go-of-what-it-reads",
+        "waits",
+        EPOCHS,
+        "self._captured else step, (place, ahead))",
+        "self._captured else step, ())",
+        unit(
+            "update/no_waits",
+            "test_what_a_graph_reads_outlives_its_recording",
+            part="algorithms",
+        ),
+    ),
 )

@@ -68,6 +68,8 @@ class _Minibatch:
     flags: _Flags
     run: Callable[[], None]
     """Takes the next step of an update, and writes what it found into the table."""
+    reads: tuple[Tensor, ...]
+    """What it reads and nothing else holds: a graph keeps addresses, but no tensor alive."""
 
 
 class _Found(NamedTuple):
@@ -340,7 +342,7 @@ class DeviceEpochs:
             self._write(self._step(chosen, now), row)
             self._next.add_(ahead)
 
-        made = _Minibatch(flags, self._graph(step) if self._captured else step)
+        made = _Minibatch(flags, self._graph(step) if self._captured else step, (place, ahead))
         self._minibatches[sequences] = made
         return made
 

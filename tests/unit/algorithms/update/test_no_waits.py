@@ -2,10 +2,14 @@
 
 import copy
 import dataclasses
+import gc
 import math
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from host_reads import host_reads
 from learner_lab import CRITICS, aged, learner, script, settings
@@ -319,3 +323,63 @@ def test_epochs_through_a_graph_are_plain_ones(changes, epochs, monkeypatch):
         one, two = plain.update(), placed.update()
         assert one.learned.divergence == two.learned.divergence
         assert differing(state_of(plain), state_of(placed)) == []
+
+
+class _Outside(TorchDispatchMode):
+    """Storages that operations read and that none of them made."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self._made, self._kept = {}, set(), []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if func is not torch.ops.aten.lift_fresh.default:  # a constant, which a graph holds
+            for part in tree_leaves((args, kwargs)):
+                self._look(part)
+        for part in tree_leaves(made):
+            if isinstance(part, torch.Tensor):
+                self._kept.append(part)  # so that no address is used again
+                self._made.add(part.untyped_storage()._cdata)
+        return made
+
+    def _look(self, part):
+        if not isinstance(part, torch.Tensor) or part.numel() == 0:
+            return
+        storage = part.untyped_storage()
+        if storage._cdata not in self._made:
+            self.read.setdefault(storage._cdata, (StorageWeakRef(storage), tuple(part.shape)))
+
+
+@pytest.mark.parametrize("changes", [{}, LIMIT], ids=["no limit", "budget"])
+def test_what_a_graph_reads_outlives_its_recording(changes, monkeypatch):
+    """A graph keeps addresses and no tensor: what it reads must be held by somebody else."""
+    read = {}
+
+    class Forgetful:
+        def __init__(self, function, _):
+            with _Outside() as seen:
+                self.result = function()
+            read.setdefault(function.__qualname__, []).extend(seen.read.values())
+
+        def __call__(self):
+            return self.result
+
+    monkeypatch.setattr(graphs, "Graph", Forgetful)
+    monkeypatch.setattr(device_epochs, "Graph", Forgetful)
+    _, ppo = pair(**{**UPGD, "vgs.enabled": True, "ppo.advantage_scale": "slow", **changes})
+    ppo.recorder = Recorder(captured=True)
+    if ppo.risk is not None:
+        ppo.risk._recorder = Recorder(captured=True)
+    ppo._epochs = DeviceEpochs(
+        ppo.agent, ppo.pipeline, ppo.config, ppo.generators.stream("entropy"), captured=True
+    )
+    metrics(ppo, ppo.update())
+    gc.collect()
+    lost = {
+        name: [shape for storage, shape in found if storage.expired()]
+        for name, found in read.items()
+    }
+    assert len(read) >= 2
+    assert sum(len(found) for found in read.values()) > 50
+    assert not any(lost.values()), lost
