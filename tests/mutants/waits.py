@@ -189,4 +189,28 @@ WAITS = (
             part="algorithms",
         ),
     ),
+    Mutant(
+        "graph-recorded-while-garbage-is-collected",
+        "waits",
+        "algorithms/update/graphs.py",
+        "    gc.disable()\n",
+        "",
+        unit(
+            "update/graphs",
+            "test_nothing_is_collected_while_a_graph_is_recorded",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "beginning-holds-the-path-of-a-gradient",
+        "waits",
+        "algorithms/update/rollout.py",
+        "@torch.no_grad()  # else a learned",
+        "# else a learned",
+        unit(
+            "update/rollout",
+            "test_a_beginning_holds_no_path_of_a_gradient",
+            part="algorithms",
+        ),
+    ),
 )

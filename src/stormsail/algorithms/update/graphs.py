@@ -11,6 +11,7 @@ so a checkpoint saves it as ever, and a resumed run, which records its graphs an
 same numbers. What is drawn while a graph is made is put back.
 """
 
+import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,6 +49,25 @@ def _recording() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Let Python collect no garbage: a graph must not be destroyed while another is recorded."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _renew(generators: Sequence[torch.Generator]) -> None:
+    """Give generators of a GPU fresh states: those of a failed recording refuse to draw again."""
+    for generator in generators:
+        if generator.device.type == "cuda":
+            generator.graphsafe_set_state(torch.Generator(generator.device).graphsafe_get_state())
+
+
 class Graph(Generic[Result]):
     """A recorded function.
 
@@ -83,9 +103,15 @@ class Graph(Generic[Result]):
                 self._graph = torch.cuda.CUDAGraph()
                 for generator in generators:
                     self._graph.register_generator_state(generator)
-                with torch.cuda.graph(self._graph, stream=aside, capture_error_mode="thread_local"):
+                with (
+                    without_collection(),
+                    torch.cuda.graph(self._graph, stream=aside, capture_error_mode="thread_local"),
+                ):
                     self.result = function()
                 self._recorded_on.graphs.append(self._graph)
+        except BaseException:
+            _renew(generators)
+            raise
         finally:
             for generator, state in zip(generators, states, strict=True):
                 generator.set_state(state)

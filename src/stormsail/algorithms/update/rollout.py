@@ -196,6 +196,7 @@ def _pieces(columns: Iterable[Tensor]) -> list[Tensor]:
     return pieces
 
 
+@torch.no_grad()  # else a learned initial memory would be tied to the stream of this call
 def begin(task: Task[Any], agent: Agent, generator: torch.Generator) -> EnvState:
     """Reset every environment and return its first state."""
     state, observation = task.reset(generator)

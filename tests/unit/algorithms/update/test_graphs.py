@@ -484,6 +484,46 @@ def test_what_cannot_be_recorded_runs_with_one_line(monkeypatch):
         assert recorder("sums", lambda x: float(x.sum()), torch.ones(3)) == 3.0
 
 
+@pytest.mark.parametrize("collects", [True, False])
+def test_nothing_is_collected_while_a_graph_is_recorded(collects):
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        with graphs.without_collection():
+            assert not gc.isenabled()
+        assert gc.isenabled() is collects
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.gpu
+def test_a_graph_that_nobody_needs_may_be_garbage_while_another_is_recorded():
+    x = torch.ones(3, device="cuda")
+    cycle = [graphs.Graph(lambda: x + 1.0, [])]
+    cycle.append(cycle)
+    del cycle
+    before = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        made = graphs.Graph(lambda: [{"sum": x + 2.0} for _ in range(50)], [])
+    finally:
+        gc.set_threshold(*before)
+    assert made()[-1]["sum"].tolist() == [3.0] * 3
+
+
+@pytest.mark.gpu
+def test_what_cannot_be_recorded_draws_on_where_it_was():
+    one, two = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
+
+    def reads():
+        return float(torch.rand(5, device="cuda", generator=one).sum())
+
+    with pytest.raises(RuntimeError):
+        graphs.Graph(reads, [one])
+    drawn = (torch.rand(5, device="cuda", generator=each) for each in (one, two))
+    assert torch.equal(*drawn)
+
+
 @pytest.mark.parametrize("critic", ["quantile", "categorical"])
 def test_updates_through_places_are_plain_updates(critic, monkeypatch):
     """What is recorded reads nothing but its places: with them alone the same numbers come out."""

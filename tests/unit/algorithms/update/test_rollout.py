@@ -252,6 +252,14 @@ def test_a_beginning_is_an_empty_account_with_an_initial_memory():
     assert play.ignored.data_ptr() != play.reset.data_ptr()
 
 
+def test_a_beginning_holds_no_path_of_a_gradient():
+    """A graph that is recorded later would have to wait for the stream that it was made on."""
+    ppo = learner(settings(network__learn_initial_state=True))
+    assert ppo.agent.network.trunk.memory.initial.requires_grad
+    assert not ppo.env_state.memory.requires_grad
+    assert not begin(ppo.task, ppo.agent, torch.Generator()).memory.requires_grad
+
+
 def test_rows_without_a_graph_cost_no_memory():
     _, rollout, play = next(play_on(learner(settings(network__learn_initial_state=True)), 1))
     assert not any(
