@@ -21,15 +21,9 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from stormsail.functional.kernels import (
-    dense,
-    heads,
-    policy_loss,
-    quantile_pairs,
-    recurrent,
-    sequences,
-    target_rows,
-)
+from stormsail.functional.kernels import sequences, target_rows
+from stormsail.functional.kernels.layers import dense, heads, recurrent
+from stormsail.functional.kernels.losses import policy_loss, quantile_pairs
 
 DEVICE = "cuda"
 ROWS = 64

@@ -22,8 +22,8 @@ IN_PLACE = unit(
     part="core/machine_code",
 )
 
-HUBER = "functional/kernels/traced_huber.py"
-ROWS = "functional/kernels/lstm_rows.cpp"
+HUBER = "functional/kernels/losses/traced_huber.py"
+ROWS = "functional/kernels/layers/lstm_rows.cpp"
 VECTORS = "core/machine_code/vectors.h"
 STEP = "optim/fused/whole_step.cpp"
 CALLS = "optim/fused/whole_step.py"

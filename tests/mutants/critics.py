@@ -5,7 +5,7 @@ from mutants.nodes import law, unit
 
 RETURNS = "functional/returns.py"
 QUANTILE = "functional/quantile.py"
-KERNEL = "functional/kernels/quantile_huber.py"
+KERNEL = "functional/kernels/losses/quantile_huber.py"
 CATEGORICAL = "functional/categorical.py"
 CLIP = "functional/value_clip.py"
 TWIN = "functional/twin.py"

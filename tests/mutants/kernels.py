@@ -3,20 +3,20 @@
 from mutants.harness import Mutant
 from mutants.nodes import unit
 
-ROWS = "functional/kernels/recurrent_triton.py"
-LAYERS = "functional/kernels/recurrent.py"
-WHOLE = "functional/kernels/sequence_triton.py"
-PAIRS = "functional/kernels/quantile_triton.py"
-POLICY = "functional/kernels/policy_triton.py"
+ROWS = "functional/kernels/layers/recurrent_triton.py"
+LAYERS = "functional/kernels/layers/recurrent.py"
+WHOLE = "functional/kernels/layers/sequence_triton.py"
+PAIRS = "functional/kernels/losses/quantile_triton.py"
+POLICY = "functional/kernels/losses/policy_triton.py"
 RETURNS = "functional/kernels/returns_triton.py"
 TARGETS = "functional/kernels/target_rows.py"
 GRAPHS = "algorithms/update/graphs.py"
-INPUTS = "algorithms/update/graph_inputs.py"
+INPUTS = "core/machine_code/graph_inputs.py"
 
-DENSE = "functional/kernels/dense_triton.py"
+DENSE = "functional/kernels/layers/dense_triton.py"
 
-HEADS = "functional/kernels/heads_triton.py"
-OF_HEADS = "functional/kernels/heads.py"
+HEADS = "functional/kernels/layers/heads_triton.py"
+OF_HEADS = "functional/kernels/layers/heads.py"
 
 VALUES_OF_HEADS = unit("kernels/heads", "test_values_and_gradients_are_those_of_the_plain_layers")
 
@@ -164,7 +164,7 @@ KERNELS = (
     Mutant(
         "device-filled-columns-read-the-bias",
         "S1-L1",
-        "functional/kernels/dense.py",
+        "functional/kernels/layers/dense.py",
         "of_weight[:units, :inputs]",
         "of_weight[:units, -inputs:]",
         unit("kernels/dense", "test_columns_that_fill_up_the_input_change_nothing"),
@@ -232,7 +232,7 @@ KERNELS = (
     Mutant(
         "device-bias-learns-from-the-first-blocks-only",
         "S1-L1",
-        "functional/kernels/row_sums.py",
+        "functional/kernels/layers/row_sums.py",
         "return slope, sums.sum(0)",
         "return slope, sums[0]",
         ROWS_OF_DENSE,
@@ -240,7 +240,7 @@ KERNELS = (
     Mutant(
         "device-quantile-without-the-atoms-own-mass",
         "Speed",
-        "functional/kernels/lower_quantiles_triton.py",
+        "functional/kernels/losses/lower_quantiles_triton.py",
         "tl.where(other[:, None] <= x, share, 0.0)",
         "tl.where(other[:, None] < x, share, 0.0)",
         unit("kernels/lower_quantiles", "test_they_are_those_of_sorted_atoms"),
@@ -248,7 +248,7 @@ KERNELS = (
     Mutant(
         "device-quantile-of-an-unknown-atom",
         "Speed",
-        "functional/kernels/lower_quantiles_triton.py",
+        "functional/kernels/losses/lower_quantiles_triton.py",
         'lowest = tl.where(unknown, float("nan"), tl.minimum(reached, largest))',
         "lowest = tl.minimum(reached, largest)",
         unit(
@@ -275,7 +275,7 @@ KERNELS = (
     Mutant(
         "device-filled-input-learns-too-wide",
         "S1-L1",
-        "functional/kernels/dense.py",
+        "functional/kernels/layers/dense.py",
         "torch.mm(slope, weight)[:, : ctx.shape[-1]]",
         "torch.mm(slope, weight)[:, -ctx.shape[-1] :]",
         unit("kernels/dense", "test_an_input_of_another_type_is_filled_up_and_is_the_same"),
@@ -323,7 +323,7 @@ KERNELS = (
     Mutant(
         "steady-weights-stay-for-ever",
         "S1-L1",
-        "functional/kernels/steady_weights.py",
+        "functional/kernels/layers/steady_weights.py",
         "        _MADE.reset(token)\n",
         "        pass\n",
         unit(
@@ -334,7 +334,7 @@ KERNELS = (
     Mutant(
         "steady-weights-of-another-layer",
         "S1-L1",
-        "functional/kernels/steady_weights.py",
+        "functional/kernels/layers/steady_weights.py",
         "    key = (part, *map(id, weights))\n",
         "    key = part\n",
         unit("kernels/steady_weights", "test_rows_of_a_rollout_are_the_same_through_kernels"),

@@ -4,7 +4,7 @@ from mutants.harness import Mutant
 from mutants.nodes import law, unit
 
 QUANTILE = "functional/quantile.py"
-KERNEL = "functional/kernels/quantile_huber.py"
+KERNEL = "functional/kernels/losses/quantile_huber.py"
 TAIL = "functional/risk/tail.py"
 ADVANTAGE = "functional/risk/advantage.py"
 TWIN = "functional/twin.py"

@@ -4,8 +4,8 @@ from mutants.harness import Mutant
 from mutants.nodes import integration, unit
 
 SHARED = "core/turns.py"
-INPUTS = "algorithms/update/graph_inputs.py"
-STREAMS = "algorithms/update/graph_streams.py"
+INPUTS = "core/machine_code/graph_inputs.py"
+STREAMS = "core/machine_code/recording_streams.py"
 GRAPHS = "algorithms/update/graphs.py"
 TRAINER = "algorithms/trainer.py"
 

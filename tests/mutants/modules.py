@@ -4,7 +4,7 @@ from mutants.harness import Mutant
 from mutants.nodes import unit
 
 RECURRENCE = "functional/recurrence.py"
-PACKED = "functional/kernels/packed_lstm.py"
+PACKED = "functional/kernels/layers/packed_lstm.py"
 MEMORY = "modules/memory.py"
 NETWORK = "modules/network.py"
 CRITICS = "modules/critics.py"

@@ -32,7 +32,7 @@ from stormsail.algorithms.update.compiled import (
     row_obstacle,
 )
 from stormsail.algorithms.update.critic_targets import encoded
-from stormsail.algorithms.update.device_epochs import DeviceEpochs, Told
+from stormsail.algorithms.update.device_epochs import DeviceEpochs, Pending
 from stormsail.algorithms.update.entropy_schedule import EntropySchedule
 from stormsail.algorithms.update.epochs import (
     EpochReport,
@@ -651,23 +651,23 @@ class Ppo:
         plan: Plan | None,
     ) -> tuple[EpochReport, Read, RiskReport | None]:
         """Run the epochs; return what is known of the rollout, and of its tail, only then."""
-        numbers, heard = assessment.numbers, list[tuple[Read, RiskReport | None]]()
+        numbers, results = assessment.numbers, list[tuple[Read, RiskReport | None]]()
         width = len(numbers)
 
-        def hear(told: Tensor) -> None:
-            known, report = self._known(rollout, assessment, told[:width]), None
+        def receive(row: Tensor) -> None:
+            known, report = self._known(rollout, assessment, row[:width]), None
             if plan is not None and isinstance(self.risk, RiskControl):
                 report = self.risk.conclude(
-                    plan, told[width:], known.explained_variance, trains_policy=now.trains_policy
+                    plan, row[width:], known.explained_variance, trains_policy=now.trains_policy
                 )
-            heard.append((known, report))
+            results.append((known, report))
 
         if plan is not None:
             numbers = torch.cat((numbers, plan.numbers))
-        learned = self._learn(data, now, Told(numbers, assessment.sound, hear))
-        return learned, *heard[0]
+        learned = self._learn(data, now, Pending(numbers, assessment.sound, receive))
+        return learned, *results[0]
 
-    def _learn(self, data: Batch, now: Scheduled, told: Told | None = None) -> EpochReport:
+    def _learn(self, data: Batch, now: Scheduled, pending: Pending | None = None) -> EpochReport:
         """Run the epochs of an update."""
         if self._epochs is not None:
             return self._epochs.learn(
@@ -677,7 +677,7 @@ class Ppo:
                 order=self.generators.stream("minibatches"),
                 on_refusal=self._refused,
                 on_step=self._stepped,
-                told=told,
+                pending=pending,
             )
         attacks = self.config.adversary
         attacked = attacks.attacks_minibatches and attacks.forges

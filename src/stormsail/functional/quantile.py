@@ -9,9 +9,10 @@ from torch import Tensor
 from stormsail.core.machine_code.graph_compiler import is_traced
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, clamp
-from stormsail.functional.kernels import quantile_pairs, row_sums, traced_huber
 from stormsail.functional.kernels.devices import may_launch
-from stormsail.functional.kernels.quantile_huber import QuantileHuber
+from stormsail.functional.kernels.layers import row_sums
+from stormsail.functional.kernels.losses import quantile_pairs, traced_huber
+from stormsail.functional.kernels.losses.quantile_huber import QuantileHuber
 
 
 def midpoints(n: int, *, like: Tensor | None = None) -> Float[Tensor, " n"]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from stormsail.functional import _checks as check
-from stormsail.functional.kernels.packed_lstm import lstm_slopes
+from stormsail.functional.kernels.layers.packed_lstm import lstm_slopes
 
 
 def lstm_sequence(

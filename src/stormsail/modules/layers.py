@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from stormsail.functional.kernels.dense import ALIGNMENT, dense
 from stormsail.functional.kernels.devices import may_launch
-from stormsail.functional.kernels.heads import Head, heads
-from stormsail.functional.kernels.steady_weights import are_steady
+from stormsail.functional.kernels.layers.dense import ALIGNMENT, dense
+from stormsail.functional.kernels.layers.heads import Head, heads
+from stormsail.functional.kernels.layers.steady_weights import are_steady
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
 

@@ -18,9 +18,9 @@ from stormsail.core.errors import ShapeError
 from stormsail.core.machine_code.graph_compiler import is_traced
 from stormsail.functional import recurrence
 from stormsail.functional.kernels.devices import may_launch
-from stormsail.functional.kernels.lstm_rows import LstmRows
-from stormsail.functional.kernels.packed_lstm import PackedLstm
-from stormsail.functional.kernels.recurrent import Layer, recurrent_sequence
+from stormsail.functional.kernels.layers.lstm_rows import LstmRows
+from stormsail.functional.kernels.layers.packed_lstm import PackedLstm
+from stormsail.functional.kernels.layers.recurrent import Layer, recurrent_sequence
 
 _PARTS = {"lstm": 2, "gru": 1, "none": 0}
 _GATES = {"lstm": 4, "gru": 3, "none": 0}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from stormsail.core.task import Actions, ImagePart
-from stormsail.functional.kernels.lstm_rows import LstmRows
+from stormsail.functional.kernels.layers.lstm_rows import LstmRows
 from stormsail.modules.actions import ActionHead, action_head
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 from stormsail.modules.critics import Critic

@@ -162,10 +162,10 @@ def predicted_cvar_of_some(agent: Agent, rollout: Rollout, *, alpha: float) -> T
     time, then of environments: their number must be known to the host.
     """
     starts = (rollout.length == 1).flatten().cumsum(0)
-    most, found = min(len(starts), MOST_STARTS), starts[-1]
+    most, count = min(len(starts), MOST_STARTS), starts[-1]
     place = torch.arange(most, device=starts.device)
-    taken = found.clamp(max=most)
-    rank = 1 + torch.where(found > most, place * found // most, place.clamp(max=taken - 1))
+    taken = count.clamp(max=most)
+    rank = 1 + torch.where(count > most, place * count // most, place.clamp(max=taken - 1))
     row = torch.searchsorted(starts, rank.clamp(min=1)).clamp(max=len(starts) - 1)
     predicted = rollout.predicted.flatten(0, 1)[row]
     first = predicted_distribution(agent, replace(rollout, predicted=predicted))  # [n, W]
@@ -180,4 +180,4 @@ def predicted_cvar_of_some(agent: Agent, rollout: Rollout, *, alpha: float) -> T
             mass = torch.full_like(first[0], 1.0 / first.shape[-1], dtype=torch.float64)
         weight = (is_there[:, None] * mass).flatten()
         cvar = risk.cvar(first.flatten(), alpha=alpha, weight=weight)
-    return torch.where(found > 0, cvar.double(), torch.nan)
+    return torch.where(count > 0, cvar.double(), torch.nan)

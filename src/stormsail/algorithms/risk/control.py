@@ -345,9 +345,9 @@ class RiskControl:
                 agent, rollout, alpha=config.cvar_alpha, estimator=config.cvar_estimator
             )
         given = (rollout, self._carried(rollout))
-        found = self._recorder("outcomes", partial(self._outcomes, agent), given)
+        row = self._recorder("outcomes", partial(self._outcomes, agent), given)
         with waiting_allowed():
-            predicted, count, *window = found.tolist()
+            predicted, count, *window = row.tolist()
         self._replace_window(count, window)
         return float(predicted)
 

@@ -53,13 +53,13 @@ def measure_tail(
     mean = (sample.result * sample.weight).sum()
     variance = (sample.weight * (sample.result - mean).square()).sum()
     with waiting_allowed():
-        found = torch.stack((cvar, level, error, variance.sqrt())).tolist()
+        numbers = torch.stack((cvar, level, error, variance.sqrt())).tolist()
     return Tail(
         samples=len(sample.result),
         is_ready=len(draws) >= config.least_samples,
-        raw=found[0],
-        empirical=found[0],
-        error=found[2],
-        level=found[1],
-        spread=found[3],
+        raw=numbers[0],
+        empirical=numbers[0],
+        error=numbers[2],
+        level=numbers[1],
+        spread=numbers[3],
     )

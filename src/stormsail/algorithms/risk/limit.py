@@ -387,16 +387,16 @@ class LimitControl:
         size = _mean_square(raw_risk, weight).sqrt()
         with waiting_allowed():
             below = self._shortfall(rollout, value)
-            found = torch.stack([x.double() for x in (size, below, loss, trust, floor)]).tolist()
+            numbers = torch.stack([x.double() for x in (size, below, loss, trust, floor)]).tolist()
         return Mix(
             options=risk.pull_to_action(mixed / divisor, probability, best, share=floor),
             risk_options=self.share * scaled_risk / divisor,
             taken=raw_risk.gather(-1, likeliest)[..., 0],
-            term=found[0],
-            predicted=self._predicted(found[1]),
-            loss=found[2],
-            trust=found[3],
-            floor=found[4],
+            term=numbers[0],
+            predicted=self._predicted(numbers[1]),
+            loss=numbers[2],
+            trust=numbers[3],
+            floor=numbers[4],
         )
 
     def _branches(self, rollout: Rollout, agent: Agent) -> Branches | None:

@@ -239,8 +239,8 @@ def collect(
         read |= {name: float(value) for name, value in values.items()}
     read |= win_rate_bounds(int(read["rollout/wins"]), int(read["rollout/episodes"]))
     read["train/clip_dominant"] = dominant_clip(read)
-    said = rows[len(parts) : len(parts) + len(flags)]
-    return finite(read), [bool(row) for row in said]
+    flag_rows = rows[len(parts) : len(parts) + len(flags)]
+    return finite(read), [bool(row) for row in flag_rows]
 
 
 def schedules(ppo: Ppo, update: Update) -> Values:

@@ -24,7 +24,7 @@ from stormsail.core.errors import ConfigError
 from stormsail.core.machine_code.cpp import compiled_library
 from stormsail.core.machine_code.graph_compiler import TensorFunction, compile_in_place
 from stormsail.core.task import Task, is_capturable
-from stormsail.functional.kernels.lstm_rows import SOURCE, LstmRows
+from stormsail.functional.kernels.layers.lstm_rows import SOURCE, LstmRows
 from stormsail.modules.agent import Agent
 from stormsail.optim.fused import whole_step
 from stormsail.optim.pipeline import GradientPipeline

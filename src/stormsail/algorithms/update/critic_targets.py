@@ -14,8 +14,8 @@ from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.errors import InvariantError
 from stormsail.core.machine_code.graph_compiler import is_traced
 from stormsail.functional import categorical, quantile, returns, value_clip
-from stormsail.functional.kernels import quantile_pairs, traced_huber
 from stormsail.functional.kernels.devices import may_launch
+from stormsail.functional.kernels.losses import quantile_pairs, traced_huber
 from stormsail.modules.agent import Agent
 
 

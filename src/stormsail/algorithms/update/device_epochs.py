@@ -26,12 +26,12 @@ from stormsail.algorithms.update.epochs import (
     accumulate,
     reweigh,
 )
-from stormsail.algorithms.update.graph_inputs import move_into
 from stormsail.algorithms.update.graphs import Graph, waiting_allowed
 from stormsail.algorithms.update.kl_control import STOP_NUMBERS, KlControl, next_stop
 from stormsail.algorithms.update.losses import Batch, Sums, select
 from stormsail.algorithms.update.schedules import Coefficient, Scheduled, is_zero
 from stormsail.core.group import ALONE, Group
+from stormsail.core.machine_code.graph_inputs import move_into
 from stormsail.modules.agent import Agent
 from stormsail.optim.pipeline import GradientPipeline, GradientReport
 from stormsail.optim.upgd.base import UtilityOptimizer
@@ -40,15 +40,15 @@ COEFFICIENTS = ("clip_range", "vf_coef", "bc_coef", "ent_coef", "kl_beta", "lega
 """Numbers of `Scheduled` that enter the loss; the learning rate is the optimizer's own tensor."""
 
 
-class Told(NamedTuple):
+class Pending(NamedTuple):
     """What is read together with the epochs."""
 
     numbers: Tensor
     """float64 [n]."""
     sound: Tensor
     """Whether anything is to be learned, a flag on the device."""
-    hear: Callable[[Tensor], object]
-    """Called with the numbers on the host, before anything of the epochs is told. If it raises,
+    receive: Callable[[Tensor], object]
+    """Called with the numbers on the host, before anything of the epochs is pending. If it raises,
     the generators are as they were: the error is to be that nothing was to be learned."""
 
 
@@ -181,7 +181,7 @@ class DeviceEpochs:
         order: torch.Generator,
         on_refusal: OnRefusal,
         on_step: OnStep = lambda: None,
-        told: Told | None = None,
+        pending: Pending | None = None,
     ) -> EpochReport:
         """Train on all sequences of a rollout, as `epochs.learn` does.
 
@@ -192,13 +192,13 @@ class DeviceEpochs:
             order: generator of the order of sequences.
             on_refusal: called for every refused step once all epochs are over.
             on_step: called for every step that was taken, in order with the others.
-            told: what else is read with the epochs, and whether anything is to be learned.
+            pending: what else is read with the epochs, and whether anything is to be learned.
         """
         kept = self._place(data)
         flags = self._set(now)
         self._stop.zero_()
-        if told is not None:
-            self._stop[-1].copy_(~told.sound)
+        if pending is not None:
+            self._stop[-1].copy_(~pending.sound)
         control.begin_update()
         streams = (order, *self._generators)
         begin = [each.get_state() for each in streams]
@@ -218,11 +218,11 @@ class DeviceEpochs:
                 if moving is None:  # which of them minibatches draw from
                     moving = _moved(self._generators, begin[1:])
                 after.append((epoch, [state, *(each.get_state() for each in moving)]))
-        found = self._read(self._wait(len(chosen), told, begin, streams))
+        result = self._read(self._wait(len(chosen), pending, begin, streams))
         parts = tuple(self._parts(len(part)) for part in chosen)
-        whole = Minibatches(found.sums, found.gradient, parts, tuple(found.skipped.tolist()))
-        stepped = found.gradient.stepped.tolist()
-        each = (found.sums.kl / found.sums.weight).tolist()
+        whole = Minibatches(result.sums, result.gradient, parts, tuple(result.skipped.tolist()))
+        stepped = result.gradient.stepped.tolist()
+        each = (result.sums.kl / result.sums.weight).tolist()
         divergences: list[float] = []
         begun = count = 0
         for place, (epoch, states) in enumerate(after):
@@ -258,22 +258,22 @@ class DeviceEpochs:
     def _wait(
         self,
         rows: int,
-        told: Told | None,
+        pending: Pending | None,
         begin: list[Tensor],
         generators: Sequence[torch.Generator],
     ) -> Tensor:
-        """Read the table of all minibatches, and before it what else is told."""
+        """Read the table of all minibatches, and before it what else is pending."""
         if self._table is None:
             raise LookupError("no minibatch has run")
         table = self._table[:rows]
-        if told is None:
+        if pending is None:
             with waiting_allowed():
                 return table.cpu()
         with waiting_allowed():
-            read = torch.cat((told.numbers, table.flatten())).cpu()
-        count = len(told.numbers)
+            read = torch.cat((pending.numbers, table.flatten())).cpu()
+        count = len(pending.numbers)
         try:
-            told.hear(read[:count])
+            pending.receive(read[:count])
         except Exception:
             _put_back(generators, begin)
             raise

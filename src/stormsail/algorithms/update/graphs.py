@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.update.graph_inputs import Places, form_of, set_apart
-from stormsail.algorithms.update.graph_streams import recording_stream
 from stormsail.algorithms.update.rollout import EnvState, Rollout, collect
 from stormsail.core import turns
+from stormsail.core.machine_code.graph_inputs import Places, form_of, set_apart
+from stormsail.core.machine_code.recording_streams import recording_stream
 from stormsail.core.task import Task, is_capturable
 from stormsail.modules.agent import Agent
 

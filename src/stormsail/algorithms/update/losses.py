@@ -26,7 +26,7 @@ from stormsail.core.errors import DataError
 from stormsail.core.precision import network_precision
 from stormsail.functional import perturbation, policy, risk, statistics, twin
 from stormsail.functional.kernels.devices import may_launch
-from stormsail.functional.kernels.policy_loss import policy_sums
+from stormsail.functional.kernels.losses.policy_loss import policy_sums
 from stormsail.functional.kernels.sequences import chosen_sequences
 from stormsail.modules.actions import CategoricalHead, grid_log_prob
 from stormsail.modules.agent import Agent

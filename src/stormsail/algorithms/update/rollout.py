@@ -27,7 +27,7 @@ from stormsail.core.task import (
     info_names,
 )
 from stormsail.functional import statistics
-from stormsail.functional.kernels.steady_weights import steady_weights
+from stormsail.functional.kernels.layers.steady_weights import steady_weights
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
 from stormsail.modules.scale import Held

@@ -12,7 +12,7 @@ from torch import Tensor
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, scalar
 from stormsail.functional.kernels.devices import may_launch
-from stormsail.functional.kernels.lower_quantiles import LONGEST, lower_quantiles
+from stormsail.functional.kernels.losses.lower_quantiles import LONGEST, lower_quantiles
 
 ESTIMATORS = ("dirac", "linear")
 RANK_TOLERANCE = 1e-9
@@ -500,7 +500,7 @@ def _ranks_reaching(
         sums = probs.detach().double() @ ones
     else:
         sums = probs.detach().double().cumsum(-1).contiguous()
-    one, slack = torch.ones_like(sums[..., :1]), _slack(probs)
-    wanted = torch.cat([one * (alpha * (1.0 - slack)) for alpha in alphas], -1)
+    unit, slack = torch.ones_like(sums[..., :1]), _slack(probs)
+    wanted = torch.cat([unit * (alpha * (1.0 - slack)) for alpha in alphas], -1)
     # No sum is smaller than the one before it, so the first that reaches is searched.
     return torch.searchsorted(sums, wanted).clamp(max=count - 1)

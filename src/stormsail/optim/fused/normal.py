@@ -61,11 +61,11 @@ class NormalDraws:
         if ours.get_state().numel() != _STATE_BYTES:
             return False
         for size in _SIZES:
-            found, wanted = torch.zeros(size), torch.empty(size)
+            drawn, wanted = torch.zeros(size), torch.empty(size)
             fill_normal_(wanted, theirs)
-            self._draw(found, ours)
+            self._draw(drawn, ours)
             if not torch.equal(ours.get_state(), theirs.get_state()):
                 return False
-            if not torch.allclose(found, wanted, rtol=1e-5, atol=1e-5):
+            if not torch.allclose(drawn, wanted, rtol=1e-5, atol=1e-5):
                 return False
         return True

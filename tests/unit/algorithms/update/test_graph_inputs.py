@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.update import graph_inputs
-from stormsail.algorithms.update.graph_inputs import Places, form_of
+from stormsail.core.machine_code import graph_inputs
+from stormsail.core.machine_code.graph_inputs import Places, form_of
 
 
 @dataclass(frozen=True, eq=False)

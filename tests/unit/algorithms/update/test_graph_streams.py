@@ -8,8 +8,8 @@ import types
 import pytest
 import torch
 
-from stormsail.algorithms.update import graph_streams
-from stormsail.algorithms.update.graph_streams import MOST, recording_stream
+from stormsail.core.machine_code import recording_streams
+from stormsail.core.machine_code.recording_streams import MOST, recording_stream
 
 
 class Streams:
@@ -30,7 +30,7 @@ class Device:
 
     def __init__(self, monkeypatch, count):
         self.now = 0
-        monkeypatch.setattr(graph_streams, "_LIVING", type(graph_streams._LIVING)())
+        monkeypatch.setattr(recording_streams, "_LIVING", type(recording_streams._LIVING)())
         monkeypatch.setattr(torch.cuda, "Stream", Streams(count))
         monkeypatch.setattr(
             torch.cuda, "current_stream", lambda: types.SimpleNamespace(cuda_stream=self.now)
@@ -64,7 +64,7 @@ def test_no_two_living_graphs_are_recorded_on_one_stream(monkeypatch):
     # none of priority 0, on which threads run their own work; then those of the next priority
     assert [handle(each) for each in owners] == [101, 102, 103, 201]
     del owners[1:]
-    assert [handle(each) for each in graph_streams._LIVING] == [101]
+    assert [handle(each) for each in recording_streams._LIVING] == [101]
     last = recorded()
     assert handle(last) in {102, 103}
     rest = [recorded() for _ in range(7)]

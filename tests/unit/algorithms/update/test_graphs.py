@@ -21,7 +21,6 @@ from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.update import assessment, device_epochs, graphs
 from stormsail.algorithms.update.device_epochs import COEFFICIENTS
-from stormsail.algorithms.update.graph_inputs import move_into
 from stormsail.algorithms.update.graphs import (
     Recorder,
     epochs_obstacle,
@@ -32,6 +31,7 @@ from stormsail.algorithms.update.nonfinite import Diverged
 from stormsail.core import turns
 from stormsail.core.errors import DataError
 from stormsail.core.generators import Generators
+from stormsail.core.machine_code.graph_inputs import move_into
 from stormsail.modules.agent import Agent
 from stormsail.tasks.registry import make
 

@@ -22,8 +22,8 @@ from stormsail.algorithms.update.losses import Batch, batch_sums
 from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.core.errors import DataError, ShapeError
 from stormsail.functional import distribution, policy, quantile
-from stormsail.functional.kernels import quantile_pairs
-from stormsail.functional.kernels.policy_loss import PolicySums
+from stormsail.functional.kernels.losses import quantile_pairs
+from stormsail.functional.kernels.losses.policy_loss import PolicySums
 
 T, B = 8, len(ENDS)
 NOW = Scheduled(

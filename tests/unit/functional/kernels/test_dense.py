@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from stormsail.functional.kernels import dense as module
-from stormsail.functional.kernels import row_sums
-from stormsail.functional.kernels.dense import dense
+from stormsail.functional.kernels.layers import dense as module
+from stormsail.functional.kernels.layers import row_sums
+from stormsail.functional.kernels.layers.dense import dense
 from stormsail.modules import layers
 
 SIZES = {  # leading shape, inputs, units

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from stormsail.core.task import DiscreteActions
-from stormsail.functional.kernels import dense as products
-from stormsail.functional.kernels.heads import Head, heads
+from stormsail.functional.kernels.layers import dense as products
+from stormsail.functional.kernels.layers.heads import Head, heads
 from stormsail.modules import layers
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 from stormsail.modules.network import Network

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stormsail.functional.kernels.lower_quantiles import lower_quantiles
+from stormsail.functional.kernels.losses.lower_quantiles import lower_quantiles
 from stormsail.functional.risk import tail, values_at_risk
 
 LEVELS = (0.0625, 0.25, 0.5, 0.75, 1.0)

@@ -10,9 +10,9 @@ from oracles import recurrence as oracle
 from stormsail.core.errors import ConfigError, InvariantError
 from stormsail.core.machine_code import cpp
 from stormsail.functional import recurrence
-from stormsail.functional.kernels import products
-from stormsail.functional.kernels.lstm_rows import SOURCE, LstmRows
-from stormsail.functional.kernels.recurrent import Layer
+from stormsail.functional.kernels.layers import products
+from stormsail.functional.kernels.layers.lstm_rows import SOURCE, LstmRows
+from stormsail.functional.kernels.layers.recurrent import Layer
 from stormsail.modules.memory import Memory
 
 COMPILER = any(shutil.which(name) for name in ("c++", "g++", "clang++"))

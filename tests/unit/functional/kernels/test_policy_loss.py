@@ -8,7 +8,7 @@ import torch
 
 from oracles import policy as oracle
 from stormsail.functional import distribution, policy
-from stormsail.functional.kernels.policy_loss import LOG_RATIO_LIMIT, policy_sums
+from stormsail.functional.kernels.losses.policy_loss import LOG_RATIO_LIMIT, policy_sums
 
 COEFFICIENTS = {"clip": 0.2, "entropy_coef": 0.03, "kl_coef": 0.4}
 EXTREME = 10.0

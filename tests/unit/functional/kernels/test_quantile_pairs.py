@@ -8,7 +8,7 @@ import torch
 
 from oracles import quantile as oracle
 from stormsail.functional import quantile
-from stormsail.functional.kernels import quantile_pairs
+from stormsail.functional.kernels.losses import quantile_pairs
 
 CASES = {  # levels, atoms, kappa, atoms of unequal mass
     "odd": (5, 9, 0.3, False),

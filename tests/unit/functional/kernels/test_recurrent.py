@@ -8,9 +8,9 @@ import torch
 
 from oracles import recurrence as oracle
 from stormsail.functional import recurrence
-from stormsail.functional.kernels import recurrent
 from stormsail.functional.kernels.devices import compute_dtype
-from stormsail.functional.kernels.recurrent import Layer, is_narrow, recurrent_sequence
+from stormsail.functional.kernels.layers import recurrent
+from stormsail.functional.kernels.layers.recurrent import Layer, is_narrow, recurrent_sequence
 
 KINDS = ("lstm", "gru")
 SIZES = {  # rows, environments, inputs, width, share of resets

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stormsail.core.task import DiscreteActions
-from stormsail.functional.kernels.steady_weights import are_steady, made_of, steady_weights
+from stormsail.functional.kernels.layers.steady_weights import are_steady, made_of, steady_weights
 from stormsail.modules import layers, memory
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 from stormsail.modules.network import Network

@@ -7,7 +7,7 @@ import torch
 from oracles import quantile as oracle
 from stormsail.core.machine_code.graph_compiler import record_graph
 from stormsail.functional import quantile
-from stormsail.functional.kernels import traced_huber
+from stormsail.functional.kernels.losses import traced_huber
 
 CASES = {  # levels, atoms, kappa, atoms of unequal mass
     "odd": (5, 9, 0.3, False),

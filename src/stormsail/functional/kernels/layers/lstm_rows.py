@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stormsail.functional.kernels.products import linear
-from stormsail.functional.kernels.recurrent import Layer
+from stormsail.functional.kernels.layers.products import linear
+from stormsail.functional.kernels.layers.recurrent import Layer
 
-SOURCE = "functional/kernels/lstm_rows.cpp"
+SOURCE = "functional/kernels/layers/lstm_rows.cpp"
 
 Library = Callable[[str, Sequence[int], Sequence[Tensor]], None]
 """Calls a function of the C++ file, as `core.machine_code` compiles it."""

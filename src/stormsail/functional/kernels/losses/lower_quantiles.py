@@ -24,7 +24,7 @@ def lower_quantiles(table: Tensor, weight: Tensor, levels: Sequence[float]) -> T
         weight: mass of each atom, [N].
         levels: at least one.
     """
-    from stormsail.functional.kernels.lower_quantiles_triton import lower_quantiles as kernel
+    from stormsail.functional.kernels.losses.lower_quantiles_triton import lower_quantiles as kernel
 
     flat = table.reshape(-1, table.shape[-1]).contiguous()
     rows, width = flat.shape

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stormsail.functional.kernels.dense import ALIGNMENT, squashed
 from stormsail.functional.kernels.devices import compute_dtype, filled_up, power_of_two
-from stormsail.functional.kernels.recurrent import exact_product
-from stormsail.functional.kernels.steady_weights import made_of
+from stormsail.functional.kernels.layers.dense import ALIGNMENT, squashed
+from stormsail.functional.kernels.layers.recurrent import exact_product
+from stormsail.functional.kernels.layers.steady_weights import made_of
 
 LEAST = 16
 """Columns of a factor that units for matrices multiply at least."""
@@ -139,8 +139,8 @@ class _Heads(torch.autograd.Function):
                 slope[:, columns].zero_()
                 parts += [None] * len(last)
             else:
-                found = _back(grad, hidden[:, columns], last, slope[:, columns])
-                parts += zip(*found, strict=True)
+                gradients = _back(grad, hidden[:, columns], last, slope[:, columns])
+                parts += zip(*gradients, strict=True)
         of_x = torch.mm(slope, first).view(ctx.shape) if ctx.needs_input_grad[0] else None
         of_first = exact_product(slope.t(), rows)
         of_weights: list[Tensor | None] = []
@@ -151,7 +151,7 @@ class _Heads(torch.autograd.Function):
 
 def _last_layers(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return [R, heads, N] of hidden units [R, heads * U] and weights [heads, N, U]."""
-    from stormsail.functional.kernels.heads_triton import last_layers
+    from stormsail.functional.kernels.layers.heads_triton import last_layers
 
     rows, (count, levels, units) = len(hidden), weight.shape
     output = torch.empty(rows, count, levels, device=hidden.device)
@@ -169,7 +169,7 @@ def _back(grad: Tensor, hidden: Tensor, weight: Tensor, slope: Tensor) -> tuple[
 
     Of the biases before the tanh [heads, U], of the last weights [heads, N, U], of their biases.
     """
-    from stormsail.functional.kernels.heads_triton import heads_back
+    from stormsail.functional.kernels.layers.heads_triton import heads_back
 
     rows, (count, levels, units) = len(hidden), weight.shape
     wide = filled_up(grad.reshape(rows, count, levels), columns=-levels % ALIGNMENT)

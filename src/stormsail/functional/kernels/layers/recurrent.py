@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from stormsail.functional.kernels.devices import compute_dtype, filled_up, power_of_two
-from stormsail.functional.kernels.row_sums import sum_rows
-from stormsail.functional.kernels.steady_weights import made_of
+from stormsail.functional.kernels.layers.row_sums import sum_rows
+from stormsail.functional.kernels.layers.steady_weights import made_of
 
 
 class Tile(NamedTuple):
@@ -132,7 +132,7 @@ def _run_whole(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, "_Kept"]:
     """Return what `_run` does where it `keeps`, from one kernel for all rows."""
-    from stormsail.functional.kernels.sequence_triton import forward_rows
+    from stormsail.functional.kernels.layers.sequence_triton import forward_rows
 
     (rows, batch, _), width, columns = x.shape, hidden.shape[-1], weight.shape[1]
     weight, bias = weight.to(dtype), bias.float().contiguous()
@@ -184,7 +184,7 @@ def _run(
 
     Unless that `keeps` anything, the whole last state [B, P, H] instead of the cell.
     """
-    from stormsail.functional.kernels.recurrent_triton import begin_rows, forward_row
+    from stormsail.functional.kernels.layers.recurrent_triton import begin_rows, forward_row
 
     (rows, batch, _), width, columns = x.shape, hidden.shape[-1], weight.shape[1]
     weight, bias = weight.to(dtype), bias.float().contiguous()
@@ -225,7 +225,7 @@ def _run(
 
 def place_columns(x: Tensor, joined: Tensor, width: int) -> None:
     """Copy inputs [T, B, I] behind the state's columns; what is left of these becomes 0."""
-    from stormsail.functional.kernels.recurrent_triton import place_rows
+    from stormsail.functional.kernels.layers.recurrent_triton import place_rows
 
     inputs, room = x.shape[-1], joined.shape[-1] - width
     flat, target = x.reshape(-1, inputs), joined.flatten(0, 1)[:, width:]
@@ -360,7 +360,7 @@ def _back(
     wants_inputs: bool,
     learns: bool,
 ) -> _Back:
-    from stormsail.functional.kernels.recurrent_triton import backward_row
+    from stormsail.functional.kernels.layers.recurrent_triton import backward_row
 
     (rows, batch, _), width = kept.joined.shape, kept.first.shape[-1]
     launch = _launch(batch, width)
@@ -400,7 +400,7 @@ def _back_whole(
     wants_inputs: bool,
 ) -> _Back:
     """Return what `_back` does, from one kernel for all rows."""
-    from stormsail.functional.kernels.sequence_triton import backward_rows
+    from stormsail.functional.kernels.layers.sequence_triton import backward_rows
 
     (rows, batch, columns), width = kept.joined.shape, kept.first.shape[-1]
     launch = _launch_whole(batch, width)

@@ -12,7 +12,7 @@ those of `recurrent_triton`, of all rows.
 import triton
 import triton.language as tl
 
-from stormsail.functional.kernels.recurrent_triton import pass_back, pass_gates
+from stormsail.functional.kernels.layers.recurrent_triton import pass_back, pass_gates
 
 
 @triton.jit

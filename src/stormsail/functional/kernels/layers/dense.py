@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from stormsail.functional.kernels.devices import compute_dtype, filled_up, power_of_two
-from stormsail.functional.kernels.recurrent import exact_product, place_columns
-from stormsail.functional.kernels.row_sums import blocks, slopes_and_sums
-from stormsail.functional.kernels.steady_weights import made_of
+from stormsail.functional.kernels.layers.recurrent import exact_product, place_columns
+from stormsail.functional.kernels.layers.row_sums import blocks, slopes_and_sums
+from stormsail.functional.kernels.layers.steady_weights import made_of
 
 ALIGNMENT = 8
 """Columns of 16 bytes of bfloat16."""
@@ -150,7 +150,7 @@ def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _back_to_weights(grad: Tensor, output: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of weight [N, I] and bias behind a tanh, float32."""
-    from stormsail.functional.kernels.dense_triton import back_to_weights
+    from stormsail.functional.kernels.layers.dense_triton import back_to_weights
 
     (count, units), inputs = output.shape, rows.shape[1]
     rows, width = rows.contiguous(), min(max(power_of_two(units), WHOLE), BACK.units)
@@ -188,7 +188,7 @@ def _is_whole(rows: Tensor, weight: Tensor) -> bool:
 
 def _squashed_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return tanh(rows weight' + bias), [R, N]."""
-    from stormsail.functional.kernels import dense_triton as kernels
+    from stormsail.functional.kernels.layers import dense_triton as kernels
 
     rows, (count, inputs), units = rows.contiguous(), rows.shape, len(weight)
     output = torch.empty(count, units, dtype=rows.dtype, device=rows.device)
@@ -219,7 +219,7 @@ def _processors(device: torch.device) -> int:
 
 def _squash(table: Tensor, bias: Tensor) -> None:
     """Replace a product [R, N] by tanh(product + bias)."""
-    from stormsail.functional.kernels.dense_triton import bias_tanh
+    from stormsail.functional.kernels.layers.dense_triton import bias_tanh
 
     if table.numel() == 0:
         return

@@ -100,7 +100,7 @@ def _launch(
 
     `masses` are those of the target's atoms and of the levels.
     """
-    from stormsail.functional.kernels import quantile_triton as kernels
+    from stormsail.functional.kernels.losses import quantile_triton as kernels
 
     theta, (atoms, shared) = predicted.contiguous(), _rows_of(target)
     levels, samples = theta.shape[-1], theta[..., 0].numel()

@@ -33,7 +33,7 @@ def slopes_and_sums(grad: Tensor, output: Tensor | None) -> tuple[Tensor, Tensor
         grad: of a layer's output, [R, N]; there may be gaps between its rows.
         output: of the tanh, [R, N]; None without one, and the gradient is returned as it is.
     """
-    from stormsail.functional.kernels.dense_triton import slopes_and_sums as kernel
+    from stormsail.functional.kernels.layers.dense_triton import slopes_and_sums as kernel
 
     rows, units = grad.shape
     if rows == 0:
@@ -64,7 +64,7 @@ def weighted(table: Tensor, weight: Tensor) -> Tensor:
         table: float32 or float64.
         weight: [N], rounded to that.
     """
-    from stormsail.functional.kernels.dense_triton import KINDS, weighted_rows
+    from stormsail.functional.kernels.layers.dense_triton import KINDS, weighted_rows
 
     flat = table.reshape(-1, table.shape[-1])
     rows, width = flat.shape

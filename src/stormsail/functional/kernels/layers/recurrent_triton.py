@@ -196,10 +196,10 @@ def slopes(
     dc = tl.zeros_like(dh)
     if CARRIED:
         dc = tl.where(ENDED[:, None], 0.0, tl.load(carry + flat, mask=here, other=0.0))
-    reached = cell
+    cell_after = cell
     if LSTM:
-        reached = tl.load(after + flat, mask=here, other=0.0)
-    d0, d1, d2, d3, dc = pass_back(dh, dc, first, second, third, fourth, cell, reached, LSTM)
+        cell_after = tl.load(after + flat, mask=here, other=0.0)
+    d0, d1, d2, d3, dc = pass_back(dh, dc, first, second, third, fourth, cell, cell_after, LSTM)
     kind = grad_gates.dtype.element_ty
     tl.store(carry + flat, dc, mask=here)
     tl.store(grad_gates + at, d0.to(kind), mask=here)

@@ -96,7 +96,7 @@ class _PolicyLoss(torch.autograd.Function):
         numbers: list[Tensor],
         extreme: float,
     ) -> tuple[Tensor, ...]:
-        from stormsail.functional.kernels import policy_triton as kernels
+        from stormsail.functional.kernels.losses import policy_triton as kernels
 
         logits = logits.contiguous()
         given = [part.contiguous() for part in (action, old_log_prob, old_logits, advantage)]

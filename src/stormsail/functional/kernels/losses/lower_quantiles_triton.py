@@ -31,6 +31,6 @@ def lower_quantiles(
     largest = tl.max(tl.where(here, x, float("-inf")), axis=1)
     for place in tl.static_range(COUNT):
         level = tl.full((1, 1), LEVELS[place], dtype=tl.float64)
-        reached = tl.min(tl.where(here & (mass >= level), x, float("inf")), axis=1)
-        lowest = tl.where(unknown, float("nan"), tl.minimum(reached, largest))
+        lowest_there = tl.min(tl.where(here & (mass >= level), x, float("inf")), axis=1)
+        lowest = tl.where(unknown, float("nan"), tl.minimum(lowest_there, largest))
         tl.store(result + row * COUNT + place, lowest, mask=is_row)

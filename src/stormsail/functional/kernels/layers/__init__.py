@@ -1,0 +1,1 @@
+"""Layers: dense ones, heads, LSTM and GRU, and the products within them."""

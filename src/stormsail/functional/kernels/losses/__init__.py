@@ -1,0 +1,1 @@
+"""Losses of critics and policy, and quantiles of what critics predict."""
