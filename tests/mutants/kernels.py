@@ -249,8 +249,8 @@ KERNELS = (
         "device-quantile-of-an-unknown-atom",
         "Speed",
         "functional/kernels/losses/lower_quantiles_triton.py",
-        'lowest = tl.where(unknown, float("nan"), tl.minimum(reached, largest))',
-        "lowest = tl.minimum(reached, largest)",
+        'lowest = tl.where(unknown, float("nan"), tl.minimum(lowest_there, largest))',
+        "lowest = tl.minimum(lowest_there, largest)",
         unit(
             "kernels/lower_quantiles",
             "test_infinite_atoms_are_atoms_and_an_unknown_one_shows",

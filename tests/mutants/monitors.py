@@ -297,8 +297,8 @@ MONITORS = (
         "flags-read-at-the-wrong-place",
         "Speed",
         TELEMETRY,
-        "said = rows[len(parts) : len(parts) + len(flags)]",
-        "said = rows[: len(flags)]",
+        "flag_rows = rows[len(parts) : len(parts) + len(flags)]",
+        "flag_rows = rows[: len(flags)]",
         run("telemetry/metrics", "test_flags_are_read_with_the_metrics"),
     ),
     Mutant(

@@ -438,9 +438,9 @@ RISK = (
     Mutant(
         "risk-mixed-after-normalisation",
         "risk",
-        ORDER,
-        "        return Normalised(advantage, used, after)\n",
-        "        return Normalised(advantage + (mixed - estimates.raw_advantage), used, after)\n",
+        "algorithms/update/estimates.py",
+        "    return Normalised(advantage, used, after)\n",
+        "    return Normalised(advantage + (mixed - estimates.raw_advantage), used, after)\n",
         control("risk/control", "test_the_advantages_are_mixed_before_they_are_normalised"),
     ),
     Mutant(

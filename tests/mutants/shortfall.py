@@ -7,6 +7,7 @@ CRITIC = "algorithms/risk/action_critic.py"
 LIMIT = "algorithms/risk/limit.py"
 DRAWS = "algorithms/risk/draws.py"
 CONTROL = "algorithms/risk/control.py"
+MEASURED = "algorithms/risk/report.py"
 BUILD = "algorithms/risk/build.py"
 VALUES = "modules/action_values.py"
 LOSSES = "algorithms/update/losses.py"
@@ -358,7 +359,7 @@ SHORTFALL = (
     ),
     _bug(
         "limit-aim-outside",
-        CONTROL,
+        MEASURED,
         "return limit + margin * min(",
         "return limit - margin * min(",
         "risk/limit_control",
@@ -374,7 +375,7 @@ SHORTFALL = (
     ),
     _bug(
         "margin-with-a-bound-of-its-own",
-        CONTROL,
+        MEASURED,
         "return limit + margin * min(tail.error, MOST_ERROR * unit)",
         "return limit + min(margin * tail.error, MOST_ERROR * unit)",
         "risk/limit_control",

@@ -1,9 +1,9 @@
 """One update of recurrent distributional PPO, in order; the formulas are in `update` and `risk`."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,57 +11,41 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import require_derived
 from stormsail.algorithms.risk.build import build_control
-from stormsail.algorithms.risk.control import Plan, RiskControl, RiskReport
-from stormsail.algorithms.risk.gradient import risk_gradient_norm
+from stormsail.algorithms.risk.control import RiskControl
+from stormsail.algorithms.risk.gradient import with_gradient
+from stormsail.algorithms.risk.report import Plan, RiskReport
 from stormsail.algorithms.update import schedules
 from stormsail.algorithms.update.adversary import build_adversary, forger_of
 from stormsail.algorithms.update.assessment import (
     Assessment,
+    Prepared,
     Read,
+    Unprepared,
     assess,
     check,
     known_from,
     read,
+    training_batch,
 )
-from stormsail.algorithms.update.compiled import (
-    NO_COMPILER,
-    CompiledLosses,
-    CompiledRow,
-    call_whole_steps,
-    losses_obstacle,
-    row_obstacle,
-)
+from stormsail.algorithms.update.compiled import CompiledLosses, compiled_parts
 from stormsail.algorithms.update.critic_targets import encoded
 from stormsail.algorithms.update.device_epochs import DeviceEpochs, Pending
 from stormsail.algorithms.update.entropy_schedule import EntropySchedule
-from stormsail.algorithms.update.epochs import (
-    EpochReport,
-    MinibatchReport,
-    OnRefusal,
-    learn,
-)
-from stormsail.algorithms.update.estimates import (
-    Estimates,
-    Normalised,
-    Raw,
-    deviation,
-    follow_moments,
-    normalised,
-)
+from stormsail.algorithms.update.epochs import EpochReport, MinibatchReport, OnRefusal, learn
+from stormsail.algorithms.update.estimates import Estimates, Raw, normalised_anew
 from stormsail.algorithms.update.estimates import estimated as estimate
 from stormsail.algorithms.update.graphs import (
-    COMPILER,
     CapturedRollout,
     Recorder,
+    captured_rollout,
     captures,
     epochs_obstacle,
-    rollout_obstacle,
     tell_eager,
     waiting_allowed,
 )
 from stormsail.algorithms.update.head_steps import build_head_steps
 from stormsail.algorithms.update.kl_control import KlControl
-from stormsail.algorithms.update.losses import Batch, select
+from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.nonfinite import Diverged, check_rollout
 from stormsail.algorithms.update.optimizers import RATE_FACTOR, build_optimizer, build_pipeline
 from stormsail.algorithms.update.popart import (
@@ -71,21 +55,11 @@ from stormsail.algorithms.update.popart import (
     rescaled_tensors,
 )
 from stormsail.algorithms.update.return_statistics import ReturnStatistics
-from stormsail.algorithms.update.rollout import (
-    EnvState,
-    Play,
-    Rollout,
-    begin,
-    collect,
-    cut_rows,
-    sequences,
-)
+from stormsail.algorithms.update.rollout import EnvState, Play, Rollout, begin, collect
 from stormsail.algorithms.update.schedules import NEW_RUN, History, Scheduled
 from stormsail.algorithms.update.shares import together
-from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.core.group import ALONE, Group
-from stormsail.core.machine_code.cpp import has_compiler
 from stormsail.core.precision import matrix_precision
 from stormsail.core.task import Task, part
 from stormsail.functional.advantage import RunningMoments
@@ -118,36 +92,6 @@ class Update:
     learned: EpochReport
     observation_before: Moments
     """Statistics of observations before this rollout."""
-
-
-class Unprepared(NamedTuple):
-    """What training sequences are made from."""
-
-    rollout: Rollout
-    assessment: Assessment
-    mixed: Tensor
-    """Advantages with the risk advantage, in reward units, [T, B]."""
-    options: Tensor | None
-    """Of every action, [T, B, K]; None where only those of taken ones are known."""
-    moments: RunningMoments | None
-    """Of advantages of earlier rollouts."""
-    warming: bool
-    """Whether the support of a categorical critic is that of a warm-up."""
-    has_stepped: bool
-    """Whether the optimizer has a state."""
-
-
-class Prepared(NamedTuple):
-    """Training sequences, and what they are encoded with."""
-
-    normal: Normalised
-    target: Tensor
-    """Encoded, [T, B, M]."""
-    predicted: Tensor
-    """By the critics during the rollout, encoded with the new scale, [T, B, C, W]."""
-    scale: tuple[Tensor, Tensor]
-    """Mean and deviation of both."""
-    data: Batch
 
 
 BC_SHARES = ("bc.bc_warmup_steps", "bc.bc_decay_steps")
@@ -286,7 +230,7 @@ class Ppo:
         )
         normal, target, predicted, scale, data = prepared
         advantage, moments = normal.advantage, normal.used
-        risk = self._with_gradient(risk, data, rollout, moments)
+        risk = with_gradient(agent, risk, data, rollout, moments, config)
         if known is None:
             learned, known, risk = self._learn_unread(data, now, rollout, assessment, plan)
         else:
@@ -409,24 +353,10 @@ class Ppo:
     ) -> None:
         """Compile what can be; where something cannot, say why."""
         self._compiles = False
-        if not has_compiler():
-            tell_eager("updates", NO_COMPILER, without=COMPILER)
-            return
-        call_whole_steps(self.pipeline)
-        obstacle = losses_obstacle(self.config)
-        if obstacle is None:
-            entropy = self.generators.stream("entropy")
-            self._losses = CompiledLosses(self.agent, self.config, entropy)
-        else:
-            tell_eager("the losses of an update", obstacle, without=COMPILER)
-        obstacle = row_obstacle(self.task, self.config)
-        if obstacle is None:
-            try:
-                self._play = CompiledRow(self._own_task, self.agent, env_state, streams)
-            except (ConfigError, RuntimeError) as error:  # no compiler; a task that reads a value
-                obstacle = str(error).splitlines()[0]
-        if obstacle is not None:
-            tell_eager("rollouts", obstacle, without=COMPILER)
+        entropy = self.generators.stream("entropy")
+        self._losses, self._play = compiled_parts(
+            self._own_task, self.agent, self.config, self.pipeline, env_state, (*streams, entropy)
+        )
 
     def _capture_rollout(
         self,
@@ -435,15 +365,11 @@ class Ppo:
         options: dict[str, Any],
     ) -> CapturedRollout | None:
         """Return the rollout as a graph; None, with a line that says why, where it cannot be."""
-        obstacle = rollout_obstacle(self.task, self.config)
-        if obstacle is None:
-            try:
-                return CapturedRollout(self._own_task, self.agent, env_state, streams, **options)
-            except RuntimeError as error:  # a task of the user's own may read a value
-                obstacle = str(error).splitlines()[0]
-        tell_eager("rollouts", obstacle)
-        self._captures_rollout = False
-        return None
+        made = captured_rollout(
+            self.task, self._own_task, self.agent, self.config, env_state, streams, **options
+        )
+        self._captures_rollout = made is not None
+        return made
 
     def _assess(self, rollout: Rollout) -> Assessment:
         """Return what a rollout is worth; nothing has waited for it."""
@@ -505,44 +431,6 @@ class Ppo:
             trains_policy=now.trains_policy,
         )
 
-    def _normalised(self, raw: Raw) -> Normalised:
-        mixed, estimates, rollout, before, sound = raw
-        used, after = follow_moments(mixed, rollout.weight, self.config, before)
-        advantage = normalised(mixed, estimates, rollout, self.config, used)
-        if before is not None and after is not None:
-            kept = zip(after, before, strict=True)
-            after = RunningMoments(*(torch.where(sound, new, old) for new, old in kept))
-        return Normalised(advantage, used, after)
-
-    def _with_gradient(
-        self,
-        risk: RiskReport | None,
-        data: Batch,
-        rollout: Rollout,
-        moments: RunningMoments | None,
-    ) -> RiskReport | None:
-        """Measure the gradient norm of the risk term on a first minibatch, if configured."""
-        if risk is None or not self.config.risk.logs_gradient:
-            return risk
-        ppo = self.config.ppo
-        if risk.risk_options is None:
-            std: Tensor | float = 1.0
-            if ppo.normalize_advantage:
-                std = deviation(risk.advantage, rollout.weight, self.config, moments)
-            whole = risk.risk * risk.factor / std
-        else:
-            whole = risk.risk_options
-        part = cut_rows(whole, ppo.sequence_length or ppo.n_steps)
-        chosen = torch.arange(ppo.batch_size, device=part.device)
-        norm = risk_gradient_norm(
-            self.agent,
-            select(data, chosen),
-            part.index_select(1, chosen).to(data.advantage.dtype),
-            risk.legacy,
-            self.config,
-        )
-        return replace(risk, gradient_norm=norm)
-
     def _moves_support(self, *, warming: bool) -> bool:
         """Whether a categorical critic's support moves, for which the host reads outcomes."""
         critic = self.agent.spec.critic
@@ -573,9 +461,8 @@ class Ppo:
     def _prepared(self, given: Unprepared) -> Prepared:
         rollout, assessment, mixed, options, before, warming, _ = given
         scale = self.agent.return_scale
-        normal = self._normalised(
-            Raw(mixed, assessment.estimates, rollout, before, assessment.sound)
-        )
+        raw = Raw(mixed, assessment.estimates, rollout, before, assessment.sound)
+        normal = normalised_anew(raw, self.config)
         advantage = normal.advantage
         target, predicted = self._rescale(rollout, assessment, warming=warming)
         self._commit_observations(rollout, assessment.sound)
@@ -620,27 +507,7 @@ class Ppo:
         options: Tensor | None,
     ) -> Batch:
         """Return all training sequences of a rollout."""
-        if options is None:
-            options = advantage.new_empty(*advantage.shape, 0)
-        length = self.config.ppo.sequence_length or self.config.ppo.n_steps
-        cut = sequences(rollout, length)
-        others = {
-            "predicted": predicted,
-            "advantage": advantage,
-            "target": target,
-            "options": options.to(advantage.dtype),
-        }
-        return Batch(
-            observation=cut.observation,
-            memory=cut.memory,
-            reset=cut.reset,
-            raw_action=cut.raw_action,
-            log_prob=cut.log_prob,
-            parameters=cut.parameters,
-            mask=cut.mask,
-            weight=cut.weight,
-            **{name: cut_rows(value, length) for name, value in others.items()},
-        )
+        return training_batch(rollout, predicted, advantage, target, options, self.config)
 
     def _learn_unread(
         self,

@@ -11,14 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from stormsail import __version__
-from stormsail.algorithms.callbacks import (
-    Callback,
-    Callbacks,
-    Checkpoint,
-    Evaluated,
-    Progress,
-)
+from stormsail.algorithms.callbacks import Callback, Callbacks, Checkpoint, Evaluated, Progress
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run import checkpoint
@@ -27,7 +20,7 @@ from stormsail.algorithms.run.folder import Rollback, RunFolder, open_run, threa
 from stormsail.algorithms.run.learners import new_learner
 from stormsail.algorithms.run.plugins import bring, require_plugins
 from stormsail.algorithms.run.processes import check_group, end, hand_out, update_together
-from stormsail.algorithms.run.records import ProcessLog, Records, read_records
+from stormsail.algorithms.run.records import ProcessLog, Records, introduced, read_records
 from stormsail.algorithms.run.start_checks import check_start
 from stormsail.algorithms.run.start_from import Start, load_start
 from stormsail.algorithms.run.tasks import MARKET, binding, make_task
@@ -48,14 +41,7 @@ from stormsail.core.signals import handled_signals
 from stormsail.core.task import Task, close
 from stormsail.core.threads import torch_threads
 from stormsail.modules.agent import Agent, JudgedPolicy
-from stormsail.monitors.loggers import (
-    Ending,
-    LoggedRun,
-    Loggers,
-    MetricsLogger,
-    flattened,
-    raised_alarms,
-)
+from stormsail.monitors.loggers import Ending, Loggers, MetricsLogger, raised_alarms
 
 MAX_ROLLBACKS = 3
 """The run stops instead of rolling back this many times."""
@@ -267,7 +253,7 @@ class Trainer:
         self._bound, self._start, self._on_progress = bound, start, on_progress
         self._clock, self._tensorboard = clock, tensorboard
         self._callbacks = Callbacks(callbacks, self.config.callbacks)
-        self._loggers = Loggers(loggers, _introduced(folder), on_failure=self._logger_failed)
+        self._loggers = Loggers(loggers, introduced(folder), on_failure=self._logger_failed)
         self._rolled_back_to: int | None = None
         """Generation that the run was rolled back to and has not been saved since."""
         self._signal: int | None = None
@@ -602,15 +588,3 @@ class Trainer:
             best_episodes=self.records.best_episodes,
             best_policy=self.records.best_policy,
         )
-
-
-def _introduced(folder: RunFolder) -> LoggedRun:
-    """Return a run as its loggers show it."""
-    config = folder.config
-    tags = {"stormsail": __version__, "task": config.task.name, "seed": str(config.seed)}
-    return LoggedRun(
-        name=folder.path.name,
-        path=folder.path,
-        parameters=flattened(config.model_dump(mode="json")),
-        tags={**tags, "config_hash": config.config_hash()},
-    )

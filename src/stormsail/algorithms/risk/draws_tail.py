@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import RiskConfig
-from stormsail.algorithms.risk.control import NOTHING, Tail
 from stormsail.algorithms.risk.draws import DrawMemory
+from stormsail.algorithms.risk.report import NOTHING, Tail
 from stormsail.algorithms.update.graphs import waiting_allowed
 from stormsail.core.task import Task, draw_places, episode_steps
 from stormsail.functional import risk

@@ -1,10 +1,16 @@
 """Gradient norm of the risk term alone."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.risk.report import RiskReport
+from stormsail.algorithms.update.estimates import deviation
 from stormsail.algorithms.update.losses import Batch, legacy_cvar, select
+from stormsail.algorithms.update.rollout import Rollout, cut_rows
+from stormsail.functional.advantage import RunningMoments
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
 
@@ -67,3 +73,43 @@ def _weighted_term(
         log_prob = network.head.log_prob(parameters, batch.raw_action)
         term = -(log_prob - batch.log_prob).exp() * part
     return torch.where(batch.weight > 0.0, term * batch.weight, 0.0).sum()
+
+
+def with_gradient(
+    agent: Agent,
+    report: RiskReport | None,
+    data: Batch,
+    rollout: Rollout,
+    moments: RunningMoments | None,
+    config: TrainConfig,
+) -> RiskReport | None:
+    """Return a report with the gradient norm of the risk term on a first minibatch, if configured.
+
+    Args:
+        agent: before the epochs.
+        report: of the control; None without one.
+        data: all sequences.
+        rollout: with the weights.
+        moments: that advantages were normalised with.
+        config: of the run.
+    """
+    if report is None or not config.risk.logs_gradient:
+        return report
+    ppo = config.ppo
+    if report.risk_options is None:
+        std: Tensor | float = 1.0
+        if ppo.normalize_advantage:
+            std = deviation(report.advantage, rollout.weight, config, moments)
+        whole = report.risk * report.factor / std
+    else:
+        whole = report.risk_options
+    part = cut_rows(whole, ppo.sequence_length or ppo.n_steps)
+    chosen = torch.arange(ppo.batch_size, device=part.device)
+    norm = risk_gradient_norm(
+        agent,
+        select(data, chosen),
+        part.index_select(1, chosen).to(data.advantage.dtype),
+        report.legacy,
+        config,
+    )
+    return replace(report, gradient_norm=norm)

@@ -26,7 +26,7 @@ risk is a second reward (`functional.risk.shortfall_increment`) with values of i
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,16 +47,17 @@ from stormsail.algorithms.risk.branches import (
     measure_account_share,
     play_branches,
 )
-from stormsail.algorithms.risk.control import (
+from stormsail.algorithms.risk.draws import CAPACITY, DrawMemory, held_returns
+from stormsail.algorithms.risk.draws_tail import measure_tail
+from stormsail.algorithms.risk.report import (
     LEVEL_STEP,
     OTHER_DRAWS,
     SOURCES,
+    Mix,
     RiskReport,
     Tail,
     aim_inside,
 )
-from stormsail.algorithms.risk.draws import CAPACITY, DrawMemory, held_returns
-from stormsail.algorithms.risk.draws_tail import measure_tail
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensor
 from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.graphs import Recorder, captures, waiting_allowed
@@ -134,27 +135,6 @@ MOST_SHARE = 1.0 - 1e-3
 
 NORMAL_95 = 1.959963984540054
 """Standard errors on either side of an estimate that hold 95 % of a normal distribution."""
-
-
-class Mix(NamedTuple):
-    """All-action advantages of a rollout, mixed."""
-
-    options: Tensor
-    """Scaled, [T, B, K]."""
-    risk_options: Tensor
-    """Part of it that is due to risk, [T, B, K]."""
-    taken: Tensor
-    """Risk advantage of the likeliest of the recorded actions, in reward units, [T, B]."""
-    term: float
-    """Mean size of the risk advantage, in reward units."""
-    predicted: float
-    """CVaR that the critic predicts where episodes begin."""
-    loss: float
-    """Of the critic."""
-    trust: float
-    """In differences of risk between states."""
-    floor: float
-    """Share of the pull to the best action that is held throughout."""
 
 
 class LimitControl:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stormsail import __version__
 from stormsail.algorithms.config import Whole
 from stormsail.algorithms.run.evaluate import Evaluation
 from stormsail.algorithms.run.folder import RunFolder
@@ -19,6 +20,7 @@ from stormsail.core.errors import ArtifactError
 from stormsail.core.files.documents import JsonValue
 from stormsail.modules.agent import JudgedPolicy
 from stormsail.monitors.alarms import Alarm, Alarms, warn
+from stormsail.monitors.loggers import LoggedRun, flattened
 from stormsail.monitors.sinks import EventFile, MetricsFile, TensorBoard
 
 EVALUATION = (
@@ -275,3 +277,15 @@ def read_records(state: Mapping[str, Any], *, rows: int | None = None) -> Record
             remedy="Go back to an older generation, or start a new run.",
         )
     return saved
+
+
+def introduced(folder: RunFolder) -> LoggedRun:
+    """Return a run as its loggers show it."""
+    config = folder.config
+    tags = {"stormsail": __version__, "task": config.task.name, "seed": str(config.seed)}
+    return LoggedRun(
+        name=folder.path.name,
+        path=folder.path,
+        parameters=flattened(config.model_dump(mode="json")),
+        tags={**tags, "config_hash": config.config_hash()},
+    )

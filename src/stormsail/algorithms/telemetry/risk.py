@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from stormsail.algorithms.ppo import Ppo, Update
-from stormsail.algorithms.risk.control import SOURCES, RiskReport
+from stormsail.algorithms.risk.report import SOURCES, RiskReport
 from stormsail.algorithms.telemetry.values import Values
 from stormsail.functional.statistics import weighted_std
 

@@ -21,7 +21,7 @@ from stormsail.algorithms.update.losses import Batch, Sums, batch_sums
 from stormsail.algorithms.update.rollout import EnvState, Played, played
 from stormsail.algorithms.update.schedules import Scheduled, is_zero
 from stormsail.core.errors import ConfigError
-from stormsail.core.machine_code.cpp import compiled_library
+from stormsail.core.machine_code.cpp import compiled_library, has_compiler
 from stormsail.core.machine_code.graph_compiler import TensorFunction, compile_in_place
 from stormsail.core.task import Task, is_capturable
 from stormsail.functional.kernels.layers.lstm_rows import SOURCE, LstmRows
@@ -240,3 +240,45 @@ class CompiledLosses:
             ]
 
         return _Losses(compile_in_place(run, example, instead=INSTEAD), trained)
+
+
+def compiled_parts(
+    task: Task[Any],
+    agent: Agent,
+    config: TrainConfig,
+    pipeline: GradientPipeline,
+    begins: EnvState,
+    generators: tuple[torch.Generator, torch.Generator, torch.Generator],
+) -> tuple[CompiledLosses | None, CompiledRow | None]:
+    """Compile what of an update can be; where something cannot, say why.
+
+    Args:
+        task: the environments.
+        agent: is trained.
+        config: of the run.
+        pipeline: takes whole steps from now on.
+        begins: env state, for shapes and types.
+        generators: of actions, of the task, and of sampled entropies.
+
+    Returns:
+        Losses of a minibatch, and the step of a rollout; None where these stay calls.
+    """
+    if not has_compiler():
+        tell_eager("updates", NO_COMPILER, without=COMPILER)
+        return None, None
+    call_whole_steps(pipeline)
+    losses, row = None, None
+    obstacle = losses_obstacle(config)
+    if obstacle is None:
+        losses = CompiledLosses(agent, config, generators[2])
+    else:
+        tell_eager("the losses of an update", obstacle, without=COMPILER)
+    obstacle = row_obstacle(task, config)
+    if obstacle is None:
+        try:
+            row = CompiledRow(task, agent, begins, generators[:2])
+        except (ConfigError, RuntimeError) as error:  # no compiler; a task that reads a value
+            obstacle = str(error).splitlines()[0]
+    if obstacle is not None:
+        tell_eager("rollouts", obstacle, without=COMPILER)
+    return losses, row

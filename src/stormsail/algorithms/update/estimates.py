@@ -222,3 +222,14 @@ def _check_finite(**arrays: Tensor) -> None:
             remedy="Look at the data and the task first; a value that is not finite comes from "
             "the network.",
         )
+
+
+def normalised_anew(raw: Raw, config: TrainConfig) -> Normalised:
+    """Return normalised advantages and moments, the latter those of before where nothing counts."""
+    mixed, estimates, rollout, before, sound = raw
+    used, after = follow_moments(mixed, rollout.weight, config, before)
+    advantage = normalised(mixed, estimates, rollout, config, used)
+    if before is not None and after is not None:
+        kept = zip(after, before, strict=True)
+        after = RunningMoments(*(torch.where(sound, new, old) for new, old in kept))
+    return Normalised(advantage, used, after)

@@ -321,3 +321,33 @@ def waiting_allowed() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode(mode)
+
+
+def captured_rollout(
+    task: Task[Any],
+    own_task: Task[Any],
+    agent: Agent,
+    config: TrainConfig,
+    begins: EnvState,
+    generators: tuple[torch.Generator, torch.Generator],
+    **options: Any,  # noqa: ANN401 - those of `collect`
+) -> CapturedRollout | None:
+    """Return a rollout as a graph; None, with a line that says why, where it cannot be.
+
+    Args:
+        task: the environments.
+        own_task: those of this process.
+        agent: draws the actions.
+        config: of the run.
+        begins: state of the environments, for shapes and types.
+        generators: of actions, and of the task.
+        options: further arguments of `collect`.
+    """
+    obstacle = rollout_obstacle(task, config)
+    if obstacle is None:
+        try:
+            return CapturedRollout(own_task, agent, begins, generators, **options)
+        except RuntimeError as error:  # a task of the user's own may read a value
+            obstacle = str(error).splitlines()[0]
+    tell_eager("rollouts", obstacle)
+    return None

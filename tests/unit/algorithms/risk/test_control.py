@@ -16,7 +16,8 @@ from oracles import risk as risk_oracle
 from oracles import risk_control as oracle
 from stormsail.algorithms.callbacks import Progress
 from stormsail.algorithms.risk.advantage import Trace, risk_advantage
-from stormsail.algorithms.risk.control import SOURCES, RiskControl, winsorised
+from stormsail.algorithms.risk.control import RiskControl, winsorised
+from stormsail.algorithms.risk.report import SOURCES
 from stormsail.algorithms.run.checkpoint import learner_state, restore_learner
 from stormsail.algorithms.telemetry.risk import QUANTITIES
 from stormsail.algorithms.update.estimates import estimate

@@ -23,9 +23,9 @@ from host_reads import host_reads
 from learner_lab import settings as lab_settings
 from oracles import risk_limit as oracle
 from simulator_lab import settings, simulator, wild_panel
-from stormsail.algorithms.risk.control import NOTHING
 from stormsail.algorithms.risk.draws import DrawMemory, Draws, held_returns
 from stormsail.algorithms.risk.limit import LimitControl
+from stormsail.algorithms.risk.report import NOTHING
 from stormsail.algorithms.run.state_tree import flatten, unflatten
 from stormsail.bench.bets.bets_worlds import World
 from stormsail.core.generators import Generators

@@ -11,9 +11,10 @@ from learner_lab import learner, settings
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.risk import limit
 from stormsail.algorithms.risk.build import build_control
-from stormsail.algorithms.risk.control import NOTHING, SOURCES, RiskControl, Tail
+from stormsail.algorithms.risk.control import RiskControl
 from stormsail.algorithms.risk.draws import Draws
 from stormsail.algorithms.risk.limit import LimitControl
+from stormsail.algorithms.risk.report import NOTHING, SOURCES, Tail
 from stormsail.algorithms.run.tasks import agent_spec
 from stormsail.algorithms.update.estimates import estimate
 from stormsail.bench.bets.bets_worlds import KNOWN, Bets

@@ -10,8 +10,9 @@ import torch
 from learner_lab import CRITICS, aged, learner, script, settings
 from stormsail.algorithms.risk import advantage as readings
 from stormsail.algorithms.risk.advantage import predicted_cvar, predicted_cvar_of_some
-from stormsail.algorithms.risk.control import NOTHING, RiskControl
+from stormsail.algorithms.risk.control import RiskControl
 from stormsail.algorithms.risk.planned import Window, carried, decide, tail_of
+from stormsail.algorithms.risk.report import NOTHING
 from stormsail.algorithms.risk.window import EpisodeWindow
 
 CONTROLS = {
