@@ -21,7 +21,7 @@ from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
-from stormsail.algorithms.update.losses import Batch
+from stormsail.algorithms.update.assessment import Prepared, Unprepared
 from stormsail.algorithms.update.rollout import EnvState, Rollout
 from stormsail.bench.learner.bounds import Work, minibatches_of, work
 from stormsail.bench.learner.counters import Calls, calls, forget_peak, peak_mib
@@ -189,10 +189,10 @@ class Timed(Ppo):
         self._stamp()
         return collected
 
-    def _batch(self, *parts: Any) -> Batch:  # noqa: ANN401 - whatever the learner passes on
-        batch = super()._batch(*parts)
+    def _prepare(self, given: Unprepared) -> Prepared:
+        prepared = super()._prepare(given)  # what is within may be a recorded function
         self._stamp()
-        return batch
+        return prepared
 
     def _finish(self, done: Update, explained_variance: float) -> None:
         super()._finish(done, explained_variance)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from stormsail.algorithms.update import graphs
 from stormsail.bench.learner import train as bench
 from stormsail.bench.learner.bounds import Work
 from stormsail.bench.learner.twins import GUARDS
@@ -112,6 +113,24 @@ def test_the_parts_of_an_update_are_measured_at_its_seams(monkeypatch):
     parts = {"rollout": 1e3, "estimates": 2e3, "epochs": 4e3, "metrics": 8e3}
     assert ours.milliseconds() == parts
     assert ours.ppo.update_count == 2
+
+
+def test_no_clock_is_read_within_a_recorded_function(monkeypatch):
+    """On a GPU it would wait there, so that nothing could be recorded, and be read once for all."""
+
+    class Once:
+        def __init__(self, function, _):
+            self.result = function()
+
+        def __call__(self):
+            return self.result
+
+    monkeypatch.setattr(graphs, "Graph", Once)
+    ours = our_learner()
+    ours.ppo.recorder = graphs.Recorder(captured=True)
+    for _ in range(3):
+        ours.ppo.update()
+        assert len(ours.ppo.stamps) == len(bench.PARTS)
 
 
 def test_upkeep_is_measured_in_one_update(monkeypatch):
