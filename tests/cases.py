@@ -356,6 +356,12 @@ def _single(draw: Draw) -> list[Case]:
         ),
         Case(statistics.weighted_std, (normal(T, B), uniform(T, B)), {}, (0,)),
         Case(statistics.percentile, (normal(T, B), draw.flags(T, B)), {"level": 0.3}, (0,)),
+        Case(
+            statistics.percentiles,
+            (normal(T, B), draw.flags(T, B)),
+            {"levels": (0.3, 0.9)},
+            (0,),
+        ),
         Case(statistics.explained_variance, (normal(T, B), normal(T, B))),
         Case(statistics.least_variance, (uniform(B),)),
         Case(statistics.slope, (normal(B, 9),), {}, (0,)),

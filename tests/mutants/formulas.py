@@ -329,10 +329,10 @@ FORMULAS = (
         "all-masked-batch-trains-in-full",
         "X9",
         STATISTICS,
-        "    used = ~(weight <= 0)  # an unknown weight takes part, and shows\n"
-        "    mass = torch.where(used, weight, 0.0)\n    return",
-        "    used = (weight > 0) | (weight <= 0).all()\n"
-        "    mass = torch.where(used, weight.clamp(min=1e-9), 0.0)\n    return",
+        "        used = ~(weight <= 0)  # an unknown weight takes part, and shows\n"
+        "        mass = torch.where(used, weight, 0.0)\n        return",
+        "        used = (weight > 0) | (weight <= 0).all()\n"
+        "        mass = torch.where(used, weight.clamp(min=1e-9), 0.0)\n        return",
         unit("statistics", "test_weighted_mean_of_nothing_is_zero"),
     ),
     Mutant(
@@ -348,9 +348,9 @@ FORMULAS = (
         "unknown-weight-dropped",
         "M23",
         STATISTICS,
-        "    used = ~(weight <= 0)  # an unknown weight takes part, and shows\n"
-        "    mass = torch.where(used, weight, 0.0)\n    return",
-        "    used = weight > 0\n    mass = torch.where(used, weight, 0.0)\n    return",
+        "        used = ~(weight <= 0)  # an unknown weight takes part, and shows\n"
+        "        mass = torch.where(used, weight, 0.0)\n        return",
+        "        used = weight > 0\n        mass = torch.where(used, weight, 0.0)\n        return",
         unit("numbers", "test_an_unknown_weight_makes_the_result_unknown"),
     ),
     # --- return scale

@@ -149,8 +149,8 @@ KERNELS = (
         "device-sequence-begins-with-a-later-cell",
         "S1-L1",
         WHOLE,
-        "            earlier = before\n",
-        "            earlier = cells + batch * WIDTH\n",
+        "        earlier = before\n",
+        "        earlier = cells\n",
         LAYER,
     ),
     Mutant(

@@ -1,7 +1,7 @@
 """Weighted mean, deviation, moments and other statistics; entries of weight 0 never matter."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -142,12 +142,12 @@ class Weights(NamedTuple):
     """0 where one does not."""
     total: Float[Tensor, ""]
 
-
-def weights_of(weight: Float[Tensor, "*batch"]) -> Weights:
-    """Return the weights of entries, to be used for several means; textbook."""
-    used = ~(weight <= 0)  # an unknown weight takes part, and shows
-    mass = torch.where(used, weight, 0.0)
-    return Weights(used, mass, mass.sum())
+    @classmethod
+    def of(cls, weight: Float[Tensor, "*batch"]) -> Self:
+        """Return what several means with the same weights need; textbook."""
+        used = ~(weight <= 0)  # an unknown weight takes part, and shows
+        mass = torch.where(used, weight, 0.0)
+        return cls(used, mass, mass.sum())
 
 
 def weighted_mean(
@@ -163,13 +163,13 @@ def weighted_mean(
 
     Args:
         x: entries.
-        weight: weight of each, or what `weights_of` makes of it.
+        weight: weight of each, or what `Weights.of` makes of it.
         empty: the result if no entry has a positive weight: 0 for a loss, NaN for a statistic.
 
     Raises:
         ShapeError: if the shapes differ.
     """
-    used, mass, total = weight if isinstance(weight, Weights) else weights_of(weight)
+    used, mass, total = weight if isinstance(weight, Weights) else Weights.of(weight)
     check.check_same_shape(x=x, weight=mass)
     check.check_scalar(empty, name="empty")
     mean = (torch.where(used, x, 0.0) * mass).sum() / torch.where(total > 0, total, 1.0)

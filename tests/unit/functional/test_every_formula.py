@@ -32,6 +32,7 @@ OWN_DTYPE = {
     "moments",
     "outside_support",
     "percentile",
+    "percentiles",
     "ranking",
     "ratio_is_clipped",
     "risk_gate",

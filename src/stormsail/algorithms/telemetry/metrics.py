@@ -18,7 +18,7 @@ from stormsail.algorithms.telemetry import learning, risk, rollout
 from stormsail.algorithms.telemetry.values import Values
 from stormsail.algorithms.update.graphs import waiting_allowed
 from stormsail.algorithms.update.return_statistics import std_at_cap
-from stormsail.functional.statistics import weights_of
+from stormsail.functional.statistics import Weights
 from stormsail.optim.pipeline import GradientPipeline
 
 CLIPS = {"norm": 0.01, "vf": 0.3, "limit": 0.01, "quantile": 0.5, "ratio": 0.3}
@@ -97,7 +97,7 @@ def measured(ppo: Ppo, seen: rollout.Seen) -> Packed:
 
     Of the learner only settings are read, and tensors that stay in place.
     """
-    weights = weights_of(seen.rollout.weight)
+    weights = Weights.of(seen.rollout.weight)
     values: Values = {
         **rollout.episodes(seen.rollout),
         **rollout.rewards(ppo, seen.rollout, weights),

@@ -20,7 +20,6 @@ from stormsail.functional.statistics import (
     Weights,
     percentile,
     percentiles,
-    weights_of,
 )
 from stormsail.modules.agent import Agent
 
@@ -184,7 +183,7 @@ def correlation(
     By the rule of `statistics.explained_variance`: what rounding alone may make is no spread, and
     a constant prediction correlates with nothing.
     """
-    weights = weights_of(weight) if weights is None else weights
+    weights = Weights.of(weight) if weights is None else weights
     deviations = [x.double() - mean(x, weights) for x in (first, second)]
     variances = [mean(x.square(), weights) for x in deviations]
     sizes = [torch.where(weight > 0.0, x.abs(), 0.0).amax() for x in (first, second)]
@@ -325,7 +324,7 @@ def memory(state: Tensor, rollout: Rollout) -> Values:
     layers = layer_statistics(state)
     if not layers:
         return {}
-    reset = weights_of(rollout.reset.double())
+    reset = Weights.of(rollout.reset.double())
     return {
         **layers,
         "lstm/h_norm_pre_reset": mean(rollout.hidden_norm[..., 0], reset),

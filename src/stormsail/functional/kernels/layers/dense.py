@@ -214,7 +214,8 @@ def _processors(device: torch.device) -> int:
     """Return the number of multiprocessors of a device."""
     if device.type != "cuda":
         return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    count: int = torch.get_device_module(device).get_device_properties(device).multi_processor_count
+    return count
 
 
 def _squash(table: Tensor, bias: Tensor) -> None:

@@ -87,5 +87,4 @@ def heads_back(
     at = (head * N + level)[None, :] * units + unit[:, None]
     tl.store(parts + at, of_weight, mask=is_unit[:, None] & is_level[None, :])
     parts += heads * N * units
-    is_last = is_level & (block == 0)
-    tl.store(parts + head * N + level, tl.sum(of_last, axis=0), mask=is_last)
+    tl.store(parts + head * N + level, tl.sum(of_last, axis=0), mask=is_level & (block == 0))

@@ -157,6 +157,8 @@ def pass_back(dh, dc, first, second, third, fourth, before, after, LSTM: tl.cons
     From that of its output and `dc`, what the row after it carries to its state; `before` and
     `after` are the cells around it, of which a GRU needs the first alone.
     """
+    first, second = first.to(tl.float32), second.to(tl.float32)
+    third, fourth = third.to(tl.float32), fourth.to(tl.float32)
     if LSTM:
         squashed = _tanh(after)
         dc += dh * fourth * (1.0 - squashed * squashed)

@@ -22,6 +22,17 @@ def _tile(weight, unit, down, across):
 
 
 @triton.jit
+def _four_tiles(weight, unit, down, across, part):
+    """Return the squares of all four parts, which begin `part` numbers after one another."""
+    return (
+        _tile(weight, unit, down, across),
+        _tile(weight + part, unit, down, across),
+        _tile(weight + 2 * part, unit, down, across),
+        _tile(weight + 3 * part, unit, down, across),
+    )
+
+
+@triton.jit
 def _four(table, at, mask, WIDTH: tl.constexpr):
     """Return the four parts of rows of a table [B, 4 H]."""
     return (
@@ -56,10 +67,7 @@ def forward_rows(
     unit, is_row = tl.arange(0, WIDTH), row < batch
     mask = is_row[:, None]
     kind = joined.dtype.element_ty
-    w0 = _tile(weight, unit, 1, columns)
-    w1 = _tile(weight + WIDTH * columns, unit, 1, columns)
-    w2 = _tile(weight + 2 * WIDTH * columns, unit, 1, columns)
-    w3 = _tile(weight + 3 * WIDTH * columns, unit, 1, columns)
+    w0, w1, w2, w3 = _four_tiles(weight, unit, 1, columns, WIDTH * columns)
     b0, b1 = tl.load(bias + unit)[None, :], tl.load(bias + WIDTH + unit)[None, :]
     b2, b3 = tl.load(bias + 2 * WIDTH + unit)[None, :], tl.load(bias + 3 * WIDTH + unit)[None, :]
     fresh_h, fresh_c = tl.load(first_hidden + unit)[None, :], tl.load(first_cell + unit)[None, :]
@@ -95,6 +103,40 @@ def forward_rows(
 
 
 @triton.jit
+def _above(grad_output, at, mask, kind: tl.constexpr, OUTPUT: tl.constexpr):
+    """Return the gradient of a row's output from above; zeros where there is none."""
+    above = tl.zeros(at.shape, kind)
+    if OUTPUT:
+        above = tl.load(grad_output + at, mask=mask, other=0.0)
+    return above
+
+
+@triton.jit
+def _cell_before(cells, before, at, mask, is_last):
+    """Return the cell before a row: that of the row before, or the one before the first row."""
+    earlier = cells
+    if is_last:
+        earlier = before
+    return tl.load(earlier + at, mask=mask, other=0.0)
+
+
+@triton.jit
+def _through(d0, d1, d2, d3, w0, w1, w2, w3, kind: tl.constexpr, EXACT: tl.constexpr):
+    """Return what comes back to the output of the row before through the weights of the state."""
+    back = tl.dot(d0.to(kind), w0, input_precision=EXACT)
+    back = tl.dot(d1.to(kind), w1, acc=back, input_precision=EXACT)
+    back = tl.dot(d2.to(kind), w2, acc=back, input_precision=EXACT)
+    return tl.dot(d3.to(kind), w3, acc=back, input_precision=EXACT)
+
+
+@triton.jit
+def _store_sums(sums, unit, of_hidden, of_cell, WIDTH: tl.constexpr):
+    sums += tl.program_id(0).to(tl.int64) * (2 * WIDTH)
+    tl.store(sums + unit, tl.sum(of_hidden, axis=0))
+    tl.store(sums + WIDTH + unit, tl.sum(of_cell, axis=0))
+
+
+@triton.jit
 def backward_rows(
     grad_output, weight, carry, active, cells, before, reset, first_cell,
     grad_gates, grad_hidden, sums, rows, batch, columns,
@@ -112,10 +154,7 @@ def backward_rows(
     unit, is_row = tl.arange(0, WIDTH), row < batch
     mask = is_row[:, None]
     kind = grad_gates.dtype.element_ty
-    w0 = _tile(weight, unit, columns, 1)
-    w1 = _tile(weight + WIDTH * columns, unit, columns, 1)
-    w2 = _tile(weight + 2 * WIDTH * columns, unit, columns, 1)
-    w3 = _tile(weight + 3 * WIDTH * columns, unit, columns, 1)
+    w0, w1, w2, w3 = _four_tiles(weight, unit, columns, 1, WIDTH * columns)
     fresh_c = tl.load(first_cell + unit)[None, :]
     at, wide = row[:, None] * WIDTH + unit[None, :], row[:, None] * (4 * WIDTH) + unit[None, :]
     dc = tl.load(carry + at, mask=mask, other=0.0)
@@ -123,39 +162,25 @@ def backward_rows(
     after = tl.load(cells + at, mask=mask, other=0.0)
     begins = tl.load(reset + row, mask=is_row, other=0)
     first, second, third, fourth = _four(active, wide, mask, WIDTH)
-    above = tl.zeros_like(dc).to(kind)
-    if OUTPUT:
-        above = tl.load(grad_output + at, mask=mask, other=0.0)
+    above = _above(grad_output, at, mask, kind, OUTPUT)
     for t in range(rows):
         reset -= batch
         active -= batch * (4 * WIDTH)
         cells -= batch * WIDTH
+        grad_output -= batch * WIDTH
         is_last = t + 1 == rows
         ahead = is_row & (t + 1 < rows)
         begins_next = tl.load(reset + row, mask=ahead, other=0)
         n0, n1, n2, n3 = _four(active, wide, ahead[:, None], WIDTH)
-        above_next = above
-        if OUTPUT:
-            grad_output -= batch * WIDTH
-            above_next = tl.load(grad_output + at, mask=ahead[:, None], other=0.0)
-        earlier = cells
-        if is_last:  # no row has left the first one's cell
-            earlier = before
-        c = tl.load(earlier + at, mask=mask, other=0.0)
+        above_next = _above(grad_output, at, ahead[:, None], kind, OUTPUT)
+        c = _cell_before(cells, before, at, mask, is_last)
         is_new = (begins != 0)[:, None]
-        dh = back
-        if OUTPUT:
-            dh += above.to(tl.float32)
-        d0, d1, d2, d3, dc = pass_back(
-            dh, dc, first.to(tl.float32), second.to(tl.float32), third.to(tl.float32),
-            fourth.to(tl.float32), tl.where(is_new, fresh_c, c), after, LSTM,
-        )  # fmt: skip
+        old = tl.where(is_new, fresh_c, c)
+        back += above.to(tl.float32)
+        d0, d1, d2, d3, dc = pass_back(back, dc, first, second, third, fourth, old, after, LSTM)
         _write_four(grad_gates, wide, mask, d0, d1, d2, d3, WIDTH)
         grad_gates -= batch * (4 * WIDTH)
-        back = tl.dot(d0.to(kind), w0, input_precision=EXACT)
-        back = tl.dot(d1.to(kind), w1, acc=back, input_precision=EXACT)
-        back = tl.dot(d2.to(kind), w2, acc=back, input_precision=EXACT)
-        back = tl.dot(d3.to(kind), w3, acc=back, input_precision=EXACT)
+        back = _through(d0, d1, d2, d3, w0, w1, w2, w3, kind, EXACT)
         of_cell += tl.where(is_new, dc, 0.0)
         if not is_last:
             of_hidden += tl.where(is_new, back, 0.0)
@@ -164,6 +189,4 @@ def backward_rows(
         first, second, third, fourth = n0, n1, n2, n3
     tl.store(carry + at, dc, mask=mask)
     tl.store(grad_hidden + at, back, mask=mask)
-    sums += tl.program_id(0).to(tl.int64) * (2 * WIDTH)
-    tl.store(sums + unit, tl.sum(of_hidden, axis=0))
-    tl.store(sums + WIDTH + unit, tl.sum(of_cell, axis=0))
+    _store_sums(sums, unit, of_hidden, of_cell, WIDTH)

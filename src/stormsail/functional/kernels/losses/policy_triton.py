@@ -148,6 +148,55 @@ def _guarded(taken, old_log_prob, weight, used, partial, sample, is_sample, KIND
 
 
 @triton.jit
+def _sums(
+    logits, old_logits, advantage, sample, is_sample, peak, total, log_total, old_peak,
+    old_total, old_log_total, clip, surrogate, pulls,
+    A: tl.constexpr, LIMIT: tl.constexpr, EXPECTED: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Return surrogates and their derivatives, entropies and divergences, summed over classes."""
+    entropy, analytic = tl.zeros_like(total), tl.zeros_like(total)
+    for a in range(A):
+        log_prob, prob = _class(logits, sample, is_sample, a, peak, total, log_total, A, KIND)
+        old_log, old = _class(
+            old_logits, sample, is_sample, a, old_peak, old_total, old_log_total, A, KIND
+        )
+        entropy -= prob * _surprise(log_prob, prob)
+        apart = tl.where(old > 0.0, old_log - log_prob, 0.0)
+        analytic += old * tl.where(old == old, apart, old)
+        if EXPECTED:
+            each, pull = _expected(
+                log_prob, old_log, old, advantage, sample, is_sample, a, clip, A, LIMIT, KIND
+            )
+            surrogate += each
+            pulls += pull
+    return surrogate, pulls, entropy, analytic
+
+
+@triton.jit
+def _slopes(
+    logits, old_logits, advantage, sample, is_sample, peak, total, log_total, old_peak,
+    old_total, old_log_total, clip, pulls, chosen, entropy, of_entropy, of_kl, w, grad,
+    A: tl.constexpr, LIMIT: tl.constexpr, EXPECTED: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of the summed loss."""
+    for a in range(A):
+        log_prob, prob = _class(logits, sample, is_sample, a, peak, total, log_total, A, KIND)
+        old_log, old = _class(
+            old_logits, sample, is_sample, a, old_peak, old_total, old_log_total, A, KIND
+        )
+        if EXPECTED:
+            _, pull = _expected(
+                log_prob, old_log, old, advantage, sample, is_sample, a, clip, A, LIMIT, KIND
+            )
+        else:
+            pull = tl.where(chosen == a, pulls, 0.0)
+        slope = pull - prob * pulls
+        slope += of_entropy * prob * (_surprise(log_prob, prob) + entropy) + of_kl * (prob - old)
+        slope = tl.where(w > 0.0, slope * w, 0.0)
+        tl.store(grad + sample * A + a, slope.to(grad.dtype.element_ty), mask=is_sample)
+
+
+@triton.jit
 def policy_loss(
     logits, action, old_log_prob, old_logits, advantage, weight, clip_at, entropy_at, kl_at,
     grad, used, partial, samples,
@@ -169,43 +218,19 @@ def policy_loss(
     own = tl.load(logits + sample * A + chosen, mask=is_sample, other=0.0).to(KIND)
     taken = own - peak - log_total
     log_ratio, w = _guarded(taken, old_log_prob, weight, used, partial, sample, is_sample, KIND)
-    entropy = tl.zeros([BLOCK], KIND)
-    analytic = tl.zeros([BLOCK], KIND)
     surrogate = tl.zeros([BLOCK], KIND)
     pulls = tl.zeros([BLOCK], KIND)
     if not EXPECTED:
         gain = tl.load(advantage + sample, mask=is_sample, other=0.0).to(KIND)
         surrogate, pulls = _surrogate(log_ratio, gain, clip, LIMIT)
-    for a in range(A):
-        log_prob, prob = _class(logits, sample, is_sample, a, peak, total, log_total, A, KIND)
-        old_log, old = _class(
-            old_logits, sample, is_sample, a, old_peak, old_total, old_log_total, A, KIND
-        )
-        entropy -= prob * _surprise(log_prob, prob)
-        apart = tl.where(old > 0.0, old_log - log_prob, 0.0)
-        analytic += old * tl.where(old == old, apart, old)
-        if EXPECTED:
-            each, pull = _expected(
-                log_prob, old_log, old, advantage, sample, is_sample, a, clip, A, LIMIT, KIND
-            )
-            surrogate += each
-            pulls += pull
-    loss = surrogate - of_entropy * entropy + of_kl * analytic
-    for a in range(A):
-        log_prob, prob = _class(logits, sample, is_sample, a, peak, total, log_total, A, KIND)
-        old_log, old = _class(
-            old_logits, sample, is_sample, a, old_peak, old_total, old_log_total, A, KIND
-        )
-        if EXPECTED:
-            _, pull = _expected(
-                log_prob, old_log, old, advantage, sample, is_sample, a, clip, A, LIMIT, KIND
-            )
-        else:
-            pull = tl.where(chosen == a, pulls, 0.0)
-        slope = pull - prob * pulls
-        slope += of_entropy * prob * (_surprise(log_prob, prob) + entropy) + of_kl * (prob - old)
-        slope = tl.where(w > 0.0, slope * w, 0.0)
-        tl.store(grad + sample * A + a, slope.to(grad.dtype.element_ty), mask=is_sample)
-    _report(
-        partial, loss, surrogate, entropy, analytic, log_ratio, clip, w, LIMIT, EXTREME
+    surrogate, pulls, entropy, analytic = _sums(
+        logits, old_logits, advantage, sample, is_sample, peak, total, log_total, old_peak,
+        old_total, old_log_total, clip, surrogate, pulls, A, LIMIT, EXPECTED, KIND,
     )  # fmt: skip
+    loss = surrogate - of_entropy * entropy + of_kl * analytic
+    _slopes(
+        logits, old_logits, advantage, sample, is_sample, peak, total, log_total, old_peak,
+        old_total, old_log_total, clip, pulls, chosen, entropy, of_entropy, of_kl, w, grad,
+        A, LIMIT, EXPECTED, KIND,
+    )  # fmt: skip
+    _report(partial, loss, surrogate, entropy, analytic, log_ratio, clip, w, LIMIT, EXTREME)

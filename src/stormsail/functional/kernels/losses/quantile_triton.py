@@ -87,8 +87,7 @@ def quantile_huber(
         is_beyond = tl.where(tl.abs(u) > kappa, 1.0, 0.0).to(KIND)
         if MASSES:
             share = tl.load(mass + j).to(KIND)
-            pull *= share
-            is_beyond *= share
+            pull, is_beyond = pull * share, is_beyond * share
         total += pull * size
         pulls += pull
         if COUNT:
