@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from stormsail.algorithms import ppo as learners
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.update import compiled, epochs
@@ -39,7 +38,7 @@ def recorded(monkeypatch):
     monkeypatch.setattr(graph_compiler, "_compiled", run)
     monkeypatch.setattr(compiled, "compiled_library", lambda *_, **__: None)
     monkeypatch.setattr(compiled, "LstmRows", lambda _: None)
-    monkeypatch.setattr(learners, "call_whole_steps", lambda _: None)
+    monkeypatch.setattr(compiled, "call_whole_steps", lambda _: None)
     return made
 
 
