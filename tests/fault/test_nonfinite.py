@@ -12,7 +12,7 @@ import torch
 from stormsail.algorithms import ppo
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.trainer import Run
-from stormsail.algorithms.update import epochs
+from stormsail.algorithms.update import epochs, estimates
 from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.nonfinite import refused_batch
 from stormsail.algorithms.update.return_statistics import ReturnStatistics, Scale
@@ -115,7 +115,7 @@ def _estimates(field):
 
 
 def _advantage(injector: Injector) -> None:
-    injector.after(ppo, "normalised", lambda result, *_: injector.poisoned(result))
+    injector.after(estimates, "normalised", lambda result, *_: injector.poisoned(result))
 
 
 def _encoded_target(injector: Injector) -> None:
