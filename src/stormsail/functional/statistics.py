@@ -1,7 +1,7 @@
 """Weighted mean, deviation, moments and other statistics; entries of weight 0 never matter."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -142,12 +142,12 @@ class Weights(NamedTuple):
     """0 where one does not."""
     total: Float[Tensor, ""]
 
-    @classmethod
-    def of(cls, weight: Float[Tensor, "*batch"]) -> Self:
+    @staticmethod
+    def of(weight: Float[Tensor, "*batch"]) -> "Weights":
         """Return what several means with the same weights need; textbook."""
         used = ~(weight <= 0)  # an unknown weight takes part, and shows
         mass = torch.where(used, weight, 0.0)
-        return cls(used, mass, mass.sum())
+        return Weights(used, mass, mass.sum())
 
 
 def weighted_mean(
