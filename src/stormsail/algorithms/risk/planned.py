@@ -127,7 +127,7 @@ def decide(
         average = torch.where(before.average.isnan(), tail.cvar, average)
         unit = tail.spread.clamp(min=abs(limit))
         unit = torch.where(unit > 0.0, unit, 1.0)
-        gap = (limit - average + limit - limit) / unit
+        gap = (limit - average) / unit  # without a risk critic the aim is the limit itself
         growth = torch.where(before.gap.isnan(), 0.0, (gap - before.gap).clamp(min=0.0))
         new, _ = moved(config, multiplier, before.integral, gap, growth)
         multiplier = torch.where(is_ready & gap.isfinite(), new, multiplier)
